@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn contents_are_read_four_at_a_time_and_fail_each_with_its_own_reason() {
+    async fn contents_of_a_client_are_read_three_at_a_time_and_fail_each_with_its_own_reason() {
         let (mut queue, _events) = GitQueue::without_program();
         let (lines, mut sent) = mpsc::unbounded_channel();
         let end = CancellationToken::new().drop_guard();
@@ -443,7 +443,7 @@ mod tests {
             while let Ok(line) = sent.try_recv() {
                 running.push(serde_json::from_slice::<NumberedJob>(&line).unwrap().number);
             }
-            assert_eq!(running.len(), 4);
+            assert_eq!(running.len(), 3);
             let number = running.remove(0);
             let mut outcomes = queue.handle(GitProcessEvent::Reported(JobReport { number, report }));
             let Some(GitOutcome::Client(answered)) = outcomes.pop() else { panic!("an answer") };

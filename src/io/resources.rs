@@ -46,6 +46,10 @@ const ASSURED_BYTES: usize = 32 << 20;
 /// Maximum number of queued requests per client that are considered for the next start.
 const CONSIDERED_MAX: usize = 64;
 
+/// Maximum number of concurrent reads per client and lane. It leaves room for others: a file system
+/// may block a read, and git may queue one behind a long job.
+const READS_OF_A_CLIENT_MAX: usize = 3;
+
 /// Group of jobs with a limit on how many run at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobLane {
@@ -261,7 +265,9 @@ impl Resources {
             while self.running.iter().filter(|running| running.lane == lane).count() < lane.at_once() {
                 let running = &self.running;
                 let next = self.waiting.take(&mut self.last_served[lane as usize], |connection, jobs| {
-                    if is_read && !has_room(connection) {
+                    let of_same = |of: &&RunningJob| (of.lane, of.connection) == (lane, connection);
+                    let is_full = || running.iter().filter(of_same).count() >= READS_OF_A_CLIENT_MAX;
+                    if is_read && (is_full() || !has_room(connection)) {
                         return None;
                     }
                     // A job waits for running ones and earlier ones of its client. Queued jobs of
@@ -478,6 +484,12 @@ mod tests {
         Resource::Change { change: Box::new(Change::Write(params)), below: Vec::new() }
     }
 
+    fn content() -> Resource {
+        let content = GitContent { blob: "1".to_owned(), mode: 0o100_644 };
+        let (uri, root, file) = (String::new(), "file:///a".to_owned(), "file:///a/b".to_owned());
+        Resource::GitContent { uri, root, content, file, encoding: None }
+    }
+
     #[test]
     fn however_much_one_client_asks_for_another_one_may_wait() {
         let (mut resources, mut answered) = Resources::new(WritableFolders::default());
@@ -536,21 +548,34 @@ mod tests {
     }
 
     #[test]
+    fn slow_reads_of_one_client_leave_room_for_another_one() {
+        let (mut resources, _answered) = Resources::new(WritableFolders::default());
+        let (mut git, _events) = GitQueue::without_program();
+        let file = || Resource::Read { uri: "file:///nothing/here".to_owned(), encoding: None };
+        for (connection, each) in [(HINDERED, 10), (FREE, 1)] {
+            for number in 0..each {
+                resources.take(connection, RequestId::inner(number), content());
+                resources.take(connection, RequestId::inner(number), file());
+            }
+            resources.start(&mut git, |_| true);
+        }
+        let running =
+            |connection| resources.running.iter().filter(|job| job.connection == connection).count();
+        assert_eq!((running(HINDERED), running(FREE)), (6, 2));
+    }
+
+    #[test]
     fn connections_take_turns_and_a_closed_one_only_finishes_its_changes() {
         let (mut resources, _answered) = Resources::new(WritableFolders::default());
         let (mut git, _events) = GitQueue::without_program();
-        let read = || {
-            let content = GitContent { blob: "1".to_owned(), mode: 0o100_644 };
-            let (uri, root, file) = (String::new(), "file:///a".to_owned(), "file:///a/b".to_owned());
-            Resource::GitContent { uri, root, content, file, encoding: None }
-        };
         for number in 0..MANY {
-            resources.take(HINDERED, RequestId::inner(number), read());
+            resources.take(HINDERED, RequestId::inner(number), content());
         }
         resources.start(&mut git, |_| true);
-        for number in 0..3 {
-            resources.take(FREE, RequestId::inner(number), read());
+        for number in 0..4 {
+            resources.take(FREE, RequestId::inner(number), content());
         }
+        resources.start(&mut git, |_| true);
         let started: Vec<ConnectionId> = (0..6)
             .map(|_| {
                 resources.running.remove(0);
@@ -558,7 +583,7 @@ mod tests {
                 resources.running.last().unwrap().connection
             })
             .collect();
-        assert_eq!(started, [FREE, HINDERED, FREE, HINDERED, FREE, HINDERED]);
+        assert_eq!(started, [HINDERED, FREE, HINDERED, FREE, HINDERED, FREE]);
         resources.take(HINDERED, RequestId::inner(MANY), write("file:///x"));
         resources.connection_closed(HINDERED);
         let lanes: Vec<JobLane> = resources.waiting.of(HINDERED).map(|job| job.lane).collect();
