@@ -119,6 +119,26 @@ fn side_chat_receives_the_history_and_the_selected_text() {
 }
 
 #[test]
+fn side_chat_whose_first_prompt_failed_receives_the_selected_text_after_a_death_of_its_agent() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = memory(folder.path());
+    let arguments = ["--memory", memory.to_str().unwrap(), "--can", "resume", "--can", "fork"];
+    let mut watched = Setting::with(&arguments).start_in(folder);
+    watched.session();
+    watched.turn("t1", "say the first");
+    watched.create_chat(json!({ "kind": "sideChat", "chat": default_chat_of(SESSION), "turnId": "t1",
+        "selection": { "text": "the chosen words" } }));
+    watched.in_fork(json!({ "type": "chat/turnStarted", "turnId": "f1", "startedAt": "2026-01-01T00:00:00Z",
+        "message": { "text": "error -32603 the model is ill", "origin": { "kind": "user" } } }));
+    assert_eq!(watched.ending("f1")["type"], "chat/error");
+    watched.begin("t2", "die 1");
+    watched.ending("t2");
+    let told = watched.turn_in_fork("f2", "prompt");
+    assert!(told.said.contains("the chosen words"), "{}", told.said);
+    watched.leave();
+}
+
+#[test]
 fn side_chat_of_a_running_turn_receives_its_text_so_far() {
     let mut watched = begun(&["fork"]);
     watched.begin("t3", "say so far\nhang");

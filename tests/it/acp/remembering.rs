@@ -58,16 +58,18 @@ fn restarted_agent_that_cannot_resume_receives_the_history_with_a_notice() {
 
 #[test]
 fn history_is_repeated_after_a_prompt_that_the_agent_refused() {
-    let mut watched = Setting::with(&[]).start();
-    watched.session();
-    watched.turn("t1", "say the first answer");
-    watched.begin("t2", "die 1");
-    watched.ending("t2");
-    watched.begin("t3", "error -32603 the model is not available");
-    assert_eq!(watched.ending("t3")["type"], "chat/error");
-    assert!(watched.turn("t4", "prompt").contains("You:\\nthe first answer"));
-    assert!(!watched.turn("t5", "prompt").contains("the first answer"));
-    watched.leave();
+    for refusing in ["error -32603 the model is not available", "end refusal"] {
+        let mut watched = Setting::with(&[]).start();
+        watched.session();
+        watched.turn("t1", "say the first answer");
+        watched.begin("t2", "die 1");
+        watched.ending("t2");
+        watched.begin("t3", refusing);
+        assert_eq!(watched.ending("t3")["type"], "chat/error");
+        assert!(watched.turn("t4", "prompt").contains("You:\\nthe first answer"), "{refusing}");
+        assert!(!watched.turn("t5", "prompt").contains("the first answer"));
+        watched.leave();
+    }
 }
 
 /// The way that keeps most is tried first, and one that the agent does not survive is not tried

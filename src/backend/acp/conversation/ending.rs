@@ -38,10 +38,13 @@ impl AcpConversation {
             Ok(answer) => {
                 self.agent.history().deaths = 0;
                 self.session.note_success();
-                if self.run.as_ref().is_some_and(|run| !run.is_cancelled()) {
+                let answered = serde_json::from_str::<PromptResponse>(answer.get());
+                // An agent drops the prompt that it ends so, with the texts before it.
+                let is_dropped = matches!(&answered, Ok(end) if end.stop_reason == StopReason::Refusal);
+                if !is_dropped && self.run.as_ref().is_some_and(|run| !run.is_cancelled()) {
                     self.note_introduced();
                 }
-                match serde_json::from_str::<PromptResponse>(answer.get()) {
+                match answered {
                     Ok(answer) => self.apply_prompt_answer(answer),
                     Err(error) => {
                         // The answer ends the turn, although its stop reason is unknown.

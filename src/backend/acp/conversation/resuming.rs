@@ -18,7 +18,7 @@ impl AcpConversation {
     /// Queues the first events of a conversation that has just been opened.
     pub(super) fn introduce(&mut self, had_a_name: bool) {
         self.events.push(Event::Opened);
-        if !self.session.has_transcript() {
+        if !self.session.has_introduction() {
             self.name();
         } else if had_a_name {
             self.events.push(Event::Handle(None));
@@ -31,7 +31,7 @@ impl AcpConversation {
         self.events.push(Event::Handle(Some(handle)));
     }
 
-    /// Notes that the agent has received the prompt, and so the conversation so far.
+    /// Notes that the agent has received the prompt, and the texts before it.
     pub(super) fn note_introduced(&mut self) {
         if self.session.note_introduced() {
             self.name();

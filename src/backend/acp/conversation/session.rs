@@ -8,8 +8,8 @@ use agent_client_protocol_schema::v1::SessionId;
 pub(super) struct AcpSession {
     pub(super) id: SessionId,
     progress: SessionProgress,
-    /// Texts that the agent lacks, until its first event or success in a turn. If there is a
-    /// transcript, only then the host gets the session's id.
+    /// Texts that the agent lacks, until its first event or success in a turn. If there are any,
+    /// only then the host gets the session's id: a resumed session is not introduced.
     introduction: Introduction,
     /// Set if the working folders have changed since the agent last received them.
     pub(super) moved: bool,
@@ -50,6 +50,11 @@ impl AcpSession {
         self.introduction.transcript.is_some()
     }
 
+    /// Returns whether the next prompt tells the agent anything that it lacks.
+    pub(super) fn has_introduction(&self) -> bool {
+        self.introduction.transcript.is_some() || self.introduction.selection.is_some()
+    }
+
     /// Returns whether the agent received a prompt in this conversation. Earlier messages replay an
     /// earlier conversation.
     pub(super) fn was_prompted(&self) -> bool {
@@ -68,10 +73,12 @@ impl AcpSession {
         &self.introduction
     }
 
-    /// Drops the texts that preceded the prompt: the agent has received them. Returns whether it
-    /// lacked the conversation so far until now.
+    /// Drops the texts that preceded the prompt: the agent has received them. Returns whether there
+    /// were any.
     pub(super) fn note_introduced(&mut self) -> bool {
-        std::mem::take(&mut self.introduction).transcript.is_some()
+        let were_any = self.has_introduction();
+        self.introduction = Introduction::default();
+        were_any
     }
 
     pub(super) fn note_success(&mut self) {
