@@ -81,15 +81,6 @@ impl Clients {
         running.filter(|chat| self.is_turn_of_disconnected(ledger, *chat, connection)).collect()
     }
 
-    /// Returns the chats in which no turn may begin because this disconnect cancels theirs.
-    pub(crate) fn chats_waiting_for(&self, ledger: &Ledger, connection: ConnectionId) -> Vec<ChatKey> {
-        if !self.disconnects.get(&connection).is_some_and(|disconnect| disconnect.cancelling) {
-            return Vec::new();
-        }
-        let chats = ledger.channels.chats.keys().copied();
-        chats.filter(|chat| self.is_turn_of_disconnected(ledger, *chat, connection)).collect()
-    }
-
     /// Returns whether a disconnect is cancelling turns of a chat, so that none may begin.
     pub(super) fn is_cancelling_for_disconnect(&self, ledger: &Ledger, key: ChatKey) -> bool {
         let disconnects = self.disconnects.iter().filter(|(_, disconnect)| disconnect.cancelling);

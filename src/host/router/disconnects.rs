@@ -151,14 +151,13 @@ impl Host {
         }
         for connection in over {
             let cut = self.clients.disconnects.get(&connection).is_some_and(|disconnect| disconnect.cut);
-            let waiting = self.clients.chats_waiting_for(&self.ledger, connection);
             step.emit(Output::Disconnected { connection, cut });
             self.close_connection(step, connection);
-            self.clients.disconnects.remove(&connection);
+            let disconnect = self.clients.disconnects.remove(&connection);
             self.ledger.presence.leaving.remove(&connection);
-            // Another client may have queued a message.
-            if self.ledger.presence.has_clients() {
-                for chat in waiting {
+            // Messages that others have queued waited for a cancelled turn of this client.
+            if disconnect.is_some_and(|it| it.cancelling) && self.ledger.presence.has_clients() {
+                for chat in self.ledger.channels.chats.keys().copied().collect::<Vec<_>>() {
                     self.take_next_queued(step, chat);
                 }
             }
