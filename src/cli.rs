@@ -146,6 +146,10 @@ pub struct ServeOptions {
     #[arg(long, value_name = "BYTES", default_value_t = Limits::default().checkpoint_file_bytes_max, hide = true)]
     pub(crate) git_file_bytes: u64,
 
+    /// Time that a turn waits for the checkpoint of its folder, in milliseconds, for tests
+    #[arg(long, value_name = "MS", default_value_t = 2000, hide = true)]
+    pub(crate) git_wait: u64,
+
     /// Folder at which clients start browsing [default: the current one]
     #[arg(long, value_name = "DIR")]
     default_directory: Option<PathBuf>,
@@ -357,9 +361,6 @@ Exit status:
   21 `record`, `replay`, `conform`: the host cannot be started
   22 `conform`: the host breaks a law of the protocol"#;
 
-/// Maximum time that a turn waits for the checkpoint of its folder, in milliseconds.
-const KEPT_WITHIN_MS: u64 = 2000;
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum UseOfGit {
     /// Use git
@@ -498,7 +499,7 @@ impl ServeOptions {
                 turn_bytes: self.max_turn_bytes,
                 ptys: if self.no_terminals { 0 } else { Limits::default().ptys },
                 terminal_grace_ms: self.terminal_grace.saturating_mul(1000),
-                checkpoint_timeout_ms: if self.uses_git() { KEPT_WITHIN_MS } else { 0 },
+                checkpoint_timeout_ms: if self.uses_git() { self.git_wait } else { 0 },
                 checkpoint_file_bytes_max: self.git_file_bytes,
                 ..Limits::default()
             },

@@ -42,6 +42,7 @@ impl ServeOptions {
             ("--git", self.uses_git().to_string()),
             ("--git-filter", format!("{:?}", self.git_filters)),
             ("--git-file-bytes", self.git_file_bytes.to_string()),
+            ("--git-wait", self.git_wait.to_string()),
             ("--write-root", format!("{write_roots:?}")),
             ("--preview", format!("{:?}", self.preview)),
         ];
@@ -125,6 +126,7 @@ mod tests {
         ("--git", Owner::Host),
         ("--git-filter", Owner::Host),
         ("--git-file-bytes", Owner::Host),
+        ("--git-wait", Owner::Host),
         ("--trash-days", Owner::Host),
         ("--state-bytes", Owner::Host),
         ("--quarantine-after", Owner::Host),

@@ -278,8 +278,6 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
             answer((job, until), folder, git, limits)
         }));
         let report = done.unwrap_or(after_panic);
-        lock(&shared.0).end(&place);
-        shared.1.notify_one();
         let mut line = crate::wire::rpc::to_json(&JobReport { number, report });
         line.push(b'\n');
         let mut stdout = io::stdout().lock();
@@ -287,6 +285,10 @@ fn work(shared: &(Mutex<Jobs>, Condvar), folder: &Path, git: GitToFind<'_>, limi
             // The host is gone, and the guard ends this process.
             return;
         }
+        drop(stdout);
+        // The report of a job that waits for this one comes after this one's.
+        lock(&shared.0).end(&place);
+        shared.1.notify_one();
     }
 }
 

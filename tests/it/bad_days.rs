@@ -135,16 +135,16 @@ fn too_low_descriptor_limit_is_reported() {
 
 #[test]
 fn too_low_thread_limit_is_reported() {
-    /// User without other processes, whose threads would count too. Only root can run as another
-    /// user.
-    const USER: u32 = 54_321;
+    // User without other processes, whose threads would count too, also those of another run of the
+    // tests. Only root can run as another user.
+    let user = 1_000_000 + std::process::id();
     let is_root = rustix::process::geteuid().is_root();
     let outer = TempDir::new().unwrap();
     let program = outer.path().join("program");
     crate::support::copy_program(&program);
     fs::set_permissions(outer.path(), Permissions::from_mode(0o755)).unwrap();
     if is_root {
-        std::os::unix::fs::chown(outer.path(), Some(USER), None).unwrap();
+        std::os::unix::fs::chown(outer.path(), Some(user), None).unwrap();
     }
     let (mut refusals, mut enough) = (0, false);
     for limit in 1..=12 {
@@ -156,7 +156,7 @@ fn too_low_thread_limit_is_reported() {
             let mut command = shell(&script, &host);
             command.current_dir(outer.path());
             if is_root {
-                command.uid(USER).gid(USER);
+                command.uid(user).gid(user);
             }
             let output = run(command);
             let stderr = String::from_utf8(output.stderr).unwrap();

@@ -438,7 +438,7 @@ fn locked_database_delays_answers_until_it_is_unlocked() {
 }
 
 /// Checks that a locked database blocks only messages that need a commit; `None` if the lock was
-/// noticed meanwhile.
+/// noticed meanwhile. What the agent has said before may be late.
 fn serves_while_locked(client: &mut Client, busy: &str, other: &Connection) -> Option<()> {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     // Until all that the agent says is held back.
@@ -451,9 +451,15 @@ fn serves_while_locked(client: &mut Client, busy: &str, other: &Connection) -> O
     let read = client.ask("resourceRead", json!({ "channel": ROOT, "uri": "data:,text" }));
     assert_eq!(read["result"]["data"], "text");
     client.process.say("nonsense");
-    let refusal = client.process.next();
+    let refusal = loop {
+        let message = client.process.next();
+        if message["error"].is_object() {
+            break message;
+        }
+        client.heard.push(message);
+    };
     assert_eq!((&refusal["error"]["code"], &refusal["id"]), (&json!(-32700), &Value::Null));
-    assert_eq!(client.heard.len(), heard, "something unsafe was told: {:?}", client.heard.last());
+    let is_late = client.heard.len() > heard;
     // What a client has caused itself is told before what it asks later.
     let draft = json!({ "text": "not yet", "origin": { "kind": "user" } });
     let number = client.dispatch(busy, json!({ "type": "chat/draftChanged", "draft": draft }));
@@ -463,7 +469,7 @@ fn serves_while_locked(client: &mut Client, busy: &str, other: &Connection) -> O
     assert_eq!(echo["origin"]["clientSeq"], number, "{echo}");
     assert!(client.heard.iter().all(|message| message["id"] != ping), "the ping was answered too early");
     assert!(client.answer(ping)["error"].is_null());
-    echo["rejectionReason"].is_null().then_some(())
+    (echo["rejectionReason"].is_null() && !is_late).then_some(())
 }
 
 #[test]
@@ -478,9 +484,12 @@ fn actions_that_need_no_commit_are_sent_while_the_database_is_locked() {
     let other = Connection::open(folder.path().join(DATABASE)).unwrap();
     other.busy_timeout(HUNG).unwrap();
     // On a machine that is very slow, the program gives the lock up before.
-    while serves_while_locked(&mut client, &busy, &other).is_none() {
+    let mut is_served = || {
+        let served = serves_while_locked(&mut client, &busy, &other);
         client.until("chat/delta");
-    }
+        served.is_some()
+    };
+    assert!((0..10).any(|_| is_served()), "something unsafe was told each time");
     client.until("chat/delta");
     client.dispatch(&busy, json!({ "type": "chat/turnCancelled", "turnId": "t1" }));
     client.until("chat/turnCancelled");

@@ -7,12 +7,13 @@
 
 use std::fs::File;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::{json, Value};
 
 use crate::process::{wait_until, wait_until_idle, wait_until_stuck};
-use crate::support::{sidecar, Process};
+use crate::support::{can_be_done_within, sidecar, Process};
 
 const SESSION: &str = "ahp-session:/1";
 const CHAT: &str = "ahp-chat://default/YWhwLXNlc3Npb246LzE";
@@ -70,23 +71,38 @@ fn signal_interrupts_a_deterministic_script_that_never_pauses() {
 
 #[test]
 fn turn_started_after_sigterm_is_not_accepted() {
+    // If nobody reads, the process leaves soon after the signal: on a busy machine before it is
+    // asked.
+    can_be_done_within(Duration::from_secs(1), try_to_start_a_turn_after_sigterm);
+}
+
+/// Starts a turn in a process that has received SIGTERM and waits for its output to be read.
+/// Returns the time from the signal until it was read.
+fn try_to_start_a_turn_after_sigterm() -> Duration {
     let mut command = sidecar();
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    let mut say = |line: String| std::io::Write::write_all(&mut stdin, (line + "\n").as_bytes()).unwrap();
-    say(initialize());
-    say(json!({ "jsonrpc": "2.0", "id": 2, "method": "createSession", "params": { "channel": SESSION } })
-        .to_string());
+    let mut say = |line: String| std::io::Write::write_all(&mut stdin, (line + "\n").as_bytes());
+    say(initialize()).unwrap();
+    let create =
+        json!({ "jsonrpc": "2.0", "id": 2, "method": "createSession", "params": { "channel": SESSION } });
+    say(create.to_string()).unwrap();
     say(json!({ "jsonrpc": "2.0", "id": 3, "method": "subscribe", "params": { "channel": CHAT } })
-        .to_string());
+        .to_string())
+    .unwrap();
     // More than a pipe holds, and nobody reads: the process has something to write when it is
     // asked.
-    say(turn("first", "/stream 100 10000\n/hang"));
+    say(turn("first", "/stream 100 10000\n/hang")).unwrap();
     wait_until_stuck(child.id(), child.stdout.as_ref().unwrap());
+    let start = Instant::now();
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     wait_until_idle(child.id());
-    say(turn("second", "/hang"));
+    if say(turn("second", "/hang")).is_err() {
+        child.wait().unwrap();
+        return Duration::MAX;
+    }
     wait_until_idle(child.id());
+    let took = start.elapsed();
     let output = child.wait_with_output().unwrap();
     let messages: Vec<Value> = output
         .stdout
@@ -94,7 +110,10 @@ fn turn_started_after_sigterm_is_not_accepted() {
         .filter_map(|line| serde_json::from_slice(line).ok())
         .collect();
     assert_eq!(count(&messages, "chat/turnStarted"), 1);
-    assert_eq!(count(&messages, "chat/turnCancelled"), 1);
+    if took < Duration::from_secs(1) {
+        assert_eq!(count(&messages, "chat/turnCancelled"), 1);
+    }
+    took
 }
 
 #[test]

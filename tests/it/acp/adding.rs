@@ -32,9 +32,7 @@ impl Adding {
     }
 
     fn write_program(&self, name: &str, text: &str) {
-        let path = self.path(&format!("bin/{name}"));
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(Path::new(&self.path(&format!("bin/{name}"))), text);
     }
 
     fn read(&self, name: &str) -> String {

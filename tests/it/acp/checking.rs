@@ -233,8 +233,7 @@ fn agents_check_shows_progress_on_a_terminal_and_strips_escape_sequences() {
 fn agents_check_answers_each_wrong_configuration_with_the_correction() {
     let folder = tempfile::tempdir().unwrap();
     let script = folder.path().join("agent");
-    fs::write(&script, "#!/usr/bin/env no-such-node\n").unwrap();
-    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&script, "#!/usr/bin/env no-such-node\n");
     let (script, folder) = (script.to_str().unwrap(), folder.path());
     let config = folder.join("config.toml");
     for (text, status, advice) in [

@@ -45,8 +45,7 @@ fn agent_finds_the_programs_that_are_beside_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let mut setting = Setting::with(&[]);
     let wrapper = folder.path().join("wrapper");
-    fs::write(&wrapper, "#!/bin/sh\nexec \"$@\"\n").unwrap();
-    fs::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    write_program(&wrapper, "#!/bin/sh\nexec \"$@\"\n");
     setting.by = Some(wrapper);
     let beside = folder.path().to_str().unwrap().to_owned();
     let mut watched = setting.start_in(folder);
@@ -64,8 +63,7 @@ fn program_known_by_name_as_a_quirky_agent_is_started_once() {
         setting.log = Some("info");
         // A wrapper that is called as the agent is.
         let wrapper = folder.path().join("gemini");
-        fs::write(&wrapper, "#!/bin/sh\nexec \"$@\"\n").unwrap();
-        fs::set_permissions(&wrapper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        write_program(&wrapper, "#!/bin/sh\nexec \"$@\"\n");
         setting.by = Some(wrapper);
         let mut watched = setting.start_in(folder);
         watched.session();

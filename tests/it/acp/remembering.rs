@@ -87,7 +87,9 @@ fn conversation_continues_although_resuming_fails_in_the_agent() {
         let mut arguments = vec!["--memory", memory.to_str().unwrap(), "--notes", notes.to_str().unwrap()];
         arguments.extend(["--which", "2", "--at", wrong]);
         arguments.extend(can.iter().flat_map(|can| ["--can", can]));
-        let mut watched = Setting::with(&arguments).limit("start_seconds = 5\n").start_in(folder);
+        let seconds = if wrong.ends_with("silence") { long_for_a_start() } else { 100 };
+        let limit = format!("start_seconds = {seconds}\n");
+        let mut watched = Setting::with(&arguments).limit(&limit).start_in(folder);
         watched.session();
         watched.turn("t1", "say the first answer");
         watched.begin("t2", "die 1");

@@ -425,7 +425,7 @@ impl<'a> History<'a> {
                 return;
             }
             assert!(
-                start.elapsed() < HUNG / 8,
+                start.elapsed() < HUNG,
                 "not committed is shown\n{:?}\n{:?}\nand not\n{:?}\n{:?}",
                 brief_sides(&found.0),
                 brief_sides(&now),

@@ -143,10 +143,10 @@ fn discard_during_which_the_git_process_is_killed_can_be_restored() {
     );
     let path = instead_of_git(&repository, &script);
     let mut talk = Talk::open(&repository, &[("PATH", &path)]);
-    talk.create(SESSION, &repository.root);
     for name in &names {
         repository.write(name, format!("new {name}\n"));
     }
+    talk.create(SESSION, &repository.root);
     talk.wait_until_known();
     let answer = talk.invoke("uncommitted", "discard-changes", None);
     let reverted = names.iter().filter(|name| repository.read(name) == "old\n").count();
@@ -255,7 +255,8 @@ fn host_that_may_not_use_git_does_not_run_it_for_sessions_that_did() {
 
 #[test]
 fn discard_that_a_turn_does_not_wait_for_can_be_restored() {
-    let repository = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
+    let usual = Repository::with(&[("a", "old\n"), ("b", "old\n")]);
+    let repository = Repository { wait_ms: 2000, ..usual };
     let (mut talk, open) = turn_beside_a_discard(&repository, "session");
     // The turn waits for git only for so long.
     talk.until(CHAT, |action| action["type"] == "chat/turnComplete");

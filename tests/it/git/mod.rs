@@ -30,7 +30,6 @@ mod without;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -42,7 +41,7 @@ use tempfile::TempDir;
 use self::model::FullCopy;
 
 use crate::process::wait_until;
-use crate::support::{program, Process};
+use crate::support::{program, write_program, Process};
 
 /// Search path on which git is found.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -61,6 +60,9 @@ pub struct Repository {
     /// Size above which the host does not keep the content of a file, in bytes; `None` for the
     /// usual one.
     pub limit: Option<u64>,
+    /// Time that a turn waits for the checkpoint of its folder, in milliseconds: any on a busy
+    /// machine, unless a test says otherwise.
+    pub wait_ms: u64,
 }
 
 /// Environment variables of git and of the host, which isolate the configuration of git.
@@ -103,6 +105,7 @@ impl Repository {
             root,
             home,
             limit: None,
+            wait_ms: 100_000,
         };
         repository.git(&["init", "-q"]);
         repository
@@ -246,6 +249,7 @@ impl Talk {
     pub fn open(repository: &Repository, more: &[(&str, &str)]) -> Self {
         let mut command = program();
         command.arg("--state-dir").arg(&repository.state).arg("--exclusive");
+        command.arg(format!("--git-wait={}", repository.wait_ms));
         command.args(repository.limit.map(|bytes| format!("--git-file-bytes={bytes}")));
         command.envs(environment(&repository.home)).envs(more.iter().copied());
         Self::with(command)
@@ -456,8 +460,7 @@ fn instead_of_git(repository: &Repository, script: &str) -> String {
     let real = PATH.split(':').map(|folder| format!("{folder}/git"));
     let real = real.into_iter().find(|git| fs::metadata(git).is_ok()).unwrap();
     let git = folder.join("git");
-    fs::write(&git, format!("#!/bin/sh\nGIT={real}\n{script}\n")).unwrap();
-    fs::set_permissions(&git, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&git, &format!("#!/bin/sh\nGIT={real}\n{script}\n"));
     format!("{}:{PATH}", folder.display())
 }
 

@@ -226,7 +226,7 @@ impl<'a> History<'a> {
             if names == wanted {
                 return shown;
             }
-            assert!(start.elapsed() < HUNG / 8, "not committed is shown {names:?} and not {wanted:?}");
+            assert!(start.elapsed() < HUNG, "not committed is shown {names:?} and not {wanted:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -9,13 +9,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use super::{changed, Repository, Talk};
+use crate::support::write_program;
 
 /// A program that leaves a trace, and gives back what it is given.
 fn program(repository: &Repository) -> PathBuf {
     let program = repository.home.join("program");
     let trace = repository.home.join("trace");
-    fs::write(&program, format!("#!/bin/sh\necho \"$0 $@\" >>'{}'\ncat\n", trace.display())).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, &format!("#!/bin/sh\necho \"$0 $@\" >>'{}'\ncat\n", trace.display()));
     program
 }
 

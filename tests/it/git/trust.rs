@@ -112,7 +112,7 @@ fn missing_git_is_reported() {
 
 #[test]
 fn turn_begins_although_git_times_out() {
-    let repository = Repository::with(&[("a", "1\n")]);
+    let repository = Repository { wait_ms: 2000, ..Repository::with(&[("a", "1\n")]) };
     let slow = "case \"$*\" in *status*) exec sleep 1000;; esac\nexec $GIT \"$@\"";
     let talk = with_git(&repository, slow);
     shows_only_reported_edits(talk, &repository, "could not be checkpointed in time");

@@ -52,11 +52,13 @@ impl Shell {
 
     /// Starts a host by this command, whose terminals run this shell with this home of the user.
     pub fn start_by(mut command: Command, cookie: &str, shell: &Path, home: &Path) -> Self {
+        // Another run of the tests on this machine has other processes.
+        let cookie = format!("{cookie}-{}", uuid::Uuid::new_v4());
         command.env("SHELL", shell).env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("PS1", PROMPT).env(COOKIE, cookie).env("HOME", home).env("LC_ALL", "C.UTF-8");
+        command.env("PS1", PROMPT).env(COOKIE, &cookie).env("HOME", home).env("LC_ALL", "C.UTF-8");
         let mut shell = Self {
             process: Process::spawn(command),
-            cookie: cookie.to_owned(),
+            cookie,
             uri: String::new(),
             shown: String::new(),
             seen: 0,

@@ -87,6 +87,16 @@ pub fn copy_program(to: &Path) {
     assert!(copied.success(), "{copied}");
 }
 
+/// Writes an executable script. Another process does it, for the reason in [`copy_program`].
+pub fn write_program(path: &Path, content: &str) {
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-c", "cat >\"$1\" && chmod 755 \"$1\"", "sh"]).arg(path).stdin(Stdio::piped());
+    let mut shell = shell.spawn().unwrap();
+    shell.stdin.take().unwrap().write_all(content.as_bytes()).unwrap();
+    let written = shell.wait().unwrap();
+    assert!(written.success(), "{written}");
+}
+
 /// A shell that runs a script in which `"$@"` is this command.
 pub fn shell(script: &str, command: &Command) -> Command {
     let mut shell = Command::new("/bin/sh");
