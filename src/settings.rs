@@ -98,7 +98,7 @@ mod tests {
     }
 
     /// All flags that set how a process serves.
-    const SETTINGS: [(&str, Owner); 38] = [
+    const SETTINGS: [(&str, Owner); 39] = [
         ("--on-eof", Owner::Window),
         ("--drain-timeout", Owner::Window),
         ("--default-directory", Owner::Window),

@@ -308,7 +308,8 @@ impl Persistence {
         }
     }
 
-    /// Returns whether a session or chat has uncommitted changes.
+    /// Returns whether a session or chat has uncommitted changes, or left memory before the last
+    /// uncommitted change of any.
     pub fn holds(&self, uri: &str) -> bool {
         matches!(self, Self::Disk(disk) if disk.held.iter().any(|held| held.uris.iter().any(|it| it == uri)))
     }
@@ -374,13 +375,14 @@ impl Disk {
         let bytes = frames.max(records.iter().map(Record::bytes).sum());
         self.held_bytes += bytes;
         self.held_of_clients += usize::from(of_client);
-        let uris = records.iter().filter_map(|record| match record {
-            Record::Session(row) => Some(row.uri.clone()),
-            Record::Chat(row) => Some(row.uri.clone()),
-            Record::ChatRemoved { uri, .. } => Some(uri.clone()),
-            _ => None,
+        let uris = records.iter().flat_map(|record| match record {
+            Record::Session(row) => std::slice::from_ref(&row.uri),
+            Record::Chat(row) => std::slice::from_ref(&row.uri),
+            Record::ChatRemoved { uri, .. } => std::slice::from_ref(uri),
+            Record::Evicted(uris) => uris,
+            _ => &[],
         });
-        let uris = uris.collect();
+        let uris = uris.cloned().collect();
         self.held.push_back(HeldOutputs {
             step: self.last_step,
             of_client,

@@ -497,7 +497,7 @@ fn keep(connection: &Connection, record: &Record, options: &StoreOptions) -> Res
         Record::AgentDescribed { provider, description } => agents::put(connection, provider, description),
         Record::Agents(sum) => rows::put_number(connection, "agents", u64::from(*sum)),
         // Turns are stored separately, and actions in packs.
-        Record::Turn(..) | Record::Action(..) | Record::Sync => Ok(()),
+        Record::Turn(..) | Record::Action(..) | Record::Evicted(_) | Record::Sync => Ok(()),
     }
 }
 

@@ -187,3 +187,28 @@ fn damaged_chat_is_listed_as_damaged() {
         fs::remove_dir_all(&folder).unwrap();
     }
 }
+
+#[test]
+fn channels_of_a_damaged_session_are_unavailable_and_their_uris_are_taken() {
+    let outer = TempDir::new().unwrap();
+    let folder = outer.path().join("state");
+    use_folder(sidecar_on(&folder));
+    let listed = String::from_utf8(run(sessions("list", &folder)).stdout).unwrap();
+    let session = listed.split('\t').next().unwrap();
+    let database = rusqlite::Connection::open(folder.join("sessions.sqlite")).unwrap();
+    database.execute_batch("UPDATE chats SET body = x'00'").unwrap();
+    drop(database);
+    let mut host = Process::spawn(sidecar_on(&folder));
+    let mut code_of = |method: &str, params: Value| {
+        host.say(&json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string());
+        let answer = host.until(|message| message["id"] == 1).pop().unwrap();
+        answer["error"]["code"].clone()
+    };
+    let hello = json!({ "channel": "ahp-root://", "clientId": "me", "protocolVersions": ["1.0.0"] });
+    assert_eq!(code_of("initialize", hello), Value::Null);
+    for channel in ["", "/annotations", "/changeset/session"] {
+        let channel = json!({ "channel": format!("{session}{channel}") });
+        assert_eq!(code_of("subscribe", channel.clone()), -32603, "{channel}");
+        assert_eq!(code_of("createSession", channel.clone()), -32003, "{channel}");
+    }
+}

@@ -84,6 +84,9 @@ pub enum Record {
         /// Complete description.
         description: Bytes,
     },
+    /// URIs of a session and its chats that have left memory. Nothing is stored; until this step is
+    /// committed, what the store has of them is old.
+    Evicted(Vec<String>),
     /// Request to make this step durable against power loss.
     Sync,
 }

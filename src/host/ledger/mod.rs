@@ -33,6 +33,7 @@ use crate::host::channels::Channels;
 use crate::host::effects::{ChannelId, ChatKey, Failing, RunId, SessionKey};
 use crate::host::limits::Limits;
 use crate::host::{Config, NextRelease};
+use crate::wire::annotations::session_of_subchannel;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
 use crate::wire::uris;
@@ -182,9 +183,12 @@ impl Ledger {
         self.failing = failing;
     }
 
-    /// Returns why a session or chat cannot be read; `None` if it is not known to be unreadable.
+    /// Returns why a session or chat, or the session of this channel, cannot be read; `None` if it
+    /// is not known to be unreadable.
     pub(super) fn why_unreadable(&self, uri: &str) -> Option<&String> {
-        self.unreadable.get(uri).or_else(|| self.unreadable.get(&uris::plain_form(uri)?))
+        let why =
+            |uri: &str| self.unreadable.get(uri).or_else(|| self.unreadable.get(&uris::plain_form(uri)?));
+        why(uri).or_else(|| why(session_of_subchannel(uri)?))
     }
 
     pub(super) fn note_unreadable(&mut self, unreadable: impl IntoIterator<Item = (String, String)>) {

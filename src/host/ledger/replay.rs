@@ -33,7 +33,12 @@ impl Ledger {
 
     /// Runs [`Self::check_committed`] for those of the channels that exist.
     pub(in crate::host) fn check_all_committed(&self, uris: &[String]) -> Result<(), RpcError> {
-        uris.iter().filter_map(|uri| self.find(uri)).try_for_each(|target| self.check_committed(target))
+        uris.iter().try_for_each(|uri| match self.find(uri) {
+            Some(target) => self.check_committed(target),
+            // It is not missing: its newest state is not stored yet.
+            None if self.failing.is_some() && self.why_unreadable(uri).is_some() => Err(self.not_found(uri)),
+            None => Ok(()),
+        })
     }
 
     /// Returns the state of a channel; for a chat, with its completed turns from `first_turn` on.

@@ -207,7 +207,9 @@ pub(super) fn serve_subscribe(
     changes.restore_changesets(ledger, [&params.channel]);
     let not_found = || match step.refused_watches.remove(&params.channel) {
         Some(refused) => refused,
-        None if clients::connections::is_no_conversation(&params.channel) => {
+        None if ledger.why_unreadable(&params.channel).is_none()
+            && clients::connections::is_no_conversation(&params.channel) =>
+        {
             RpcError::resource_not_found(&params.channel)
         }
         None => ledger.not_found(&params.channel),

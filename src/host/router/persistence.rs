@@ -160,6 +160,7 @@ pub(super) fn evict(
     key: SessionKey,
 ) {
     let chats = ledger.channels.chats_in(key);
+    let mut uris = Vec::with_capacity(chats.len() + 1);
     clients::plugins_may_differ(ledger, step, key);
     changes.remove_changesets_of(ledger, key);
     annotations::remove_annotations_of(ledger, key);
@@ -169,10 +170,13 @@ pub(super) fn evict(
         canvases::remove_canvases_of(ledger, chat);
         if let Some(chat) = ledger.channels.chats.remove(&chat) {
             ledger.channels.by_uri.remove(&chat.channel.uri);
+            uris.push(chat.channel.uri);
         }
     }
     if let Some(session) = ledger.channels.sessions.remove(&key) {
         ledger.channels.by_uri.remove(&session.channel.uri);
+        uris.push(session.channel.uri.clone());
+        step.emit(Output::Record(Record::Evicted(uris)));
         catalogue.evicted.note(key, session, chats, ledger.head(), ledger.floor());
     }
 }

@@ -100,6 +100,8 @@ impl Sidecar {
 
     /// Starts missing lookups for a message. Returns true if there are none.
     fn start_lookup(&mut self, connection: ConnectionId, held: &mut HeldMessage) -> bool {
+        // A commit must not take up a message that waits for anything else.
+        held.waits_for_store = false;
         if held.findings.is_none() && !held.named.directories.is_empty() {
             self.directories
                 .check(CheckFor::Message(connection), held.named.directories.iter().cloned().collect());
@@ -122,8 +124,8 @@ impl Sidecar {
             texts: Vec::new(),
         };
         // Recently evicted state reaches the store only when its step is committed.
-        held.waits_for_store = wanted.uris.iter().any(|uri| self.persistence.holds(uri));
-        if held.waits_for_store && !self.persistence.is_failing() {
+        if !self.persistence.is_failing() && wanted.uris.iter().any(|uri| self.persistence.holds(uri)) {
+            held.waits_for_store = true;
             return false;
         }
         wanted.uris.retain(|uri| {

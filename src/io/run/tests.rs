@@ -539,31 +539,45 @@ async fn what_has_changed_and_was_let_go_meanwhile_is_read_again() {
 
 #[tokio::test]
 async fn what_the_store_does_not_know_yet_is_read_when_it_does() {
-    let folder = folder();
-    let mut world = World::on(folder.path()).await;
-    let mut maker = world.client("maker", "1.0.0").await;
-    let mut waits = world.client("waits", "1.0.0").await;
-    let mut commits = Vec::new();
-    world.ask(&mut maker, "createSession", json!({ "channel": SESSION })).await;
-    world.make_many(&mut maker, "other").await;
-    let names = |title: &str| json!({ "type": "session/titleChanged", "title": title });
-    maker.dispatches(SESSION, names("new"));
-    world.go_on_without_store(&mut commits).await;
-    for number in 0..MANY {
-        maker.dispatches(&format!("ahp-session:/other-{number}"), names("used since"));
+    let chat = default_chat_of(SESSION);
+    let named = json!({ "type": "session/titleChanged", "title": "new" });
+    let draft = json!({ "text": "new", "origin": { "kind": "user" } });
+    let drafted = json!({ "type": "chat/draftChanged", "draft": draft });
+    let (of_session, of_chat) = ((SESSION, &named, "/title"), (chat.as_str(), &drafted, "/draft/text"));
+    // A session is read as a whole, by whichever of its channels it is named.
+    for ((changed, action, place), asked) in
+        [(of_session, SESSION), (of_session, &chat), (of_chat, SESSION), (of_chat, &chat)]
+    {
+        let folder = folder();
+        let mut world = World::on(folder.path()).await;
+        let mut maker = world.client("maker", "1.0.0").await;
+        let mut waits = world.client("waits", "1.0.0").await;
+        let mut commits = Vec::new();
+        world.ask(&mut maker, "createSession", json!({ "channel": SESSION })).await;
+        world.make_many(&mut maker, "other").await;
+        // None of the others has left memory with something that is not committed.
+        world.make_many(&mut maker, "more").await;
+        maker.dispatches(changed, action.clone());
         world.go_on_without_store(&mut commits).await;
+        let mut others = 0..MANY;
+        while world.remembers(SESSION) {
+            let number = others.next().expect("the session leaves memory");
+            maker.dispatches(&format!("ahp-session:/other-{number}"), named.clone());
+            world.go_on_without_store(&mut commits).await;
+        }
+        let id = waits.asks("subscribe", json!({ "channel": asked }));
+        world.go_on_without_store(&mut commits).await;
+        assert!(waits.answers().is_empty(), "what the store has of {changed} is old: {asked} was named");
+        for event in commits {
+            world.sidecar.take_in(event).unwrap();
+        }
+        world.settle().await;
+        world.deliver_next().await;
+        assert!(waits.answer_to(id)["error"].is_null());
+        let answer = world.ask(&mut waits, "subscribe", json!({ "channel": changed })).await;
+        let state = &answer["result"]["snapshot"]["state"];
+        assert_eq!(state.pointer(place), Some(&json!("new")), "{asked}: {answer}");
     }
-    assert!(!world.remembers(SESSION), "the session is still in memory");
-    let id = waits.asks("subscribe", json!({ "channel": SESSION }));
-    world.go_on_without_store(&mut commits).await;
-    assert!(waits.answers().is_empty(), "what the store has is old");
-    for event in commits {
-        world.sidecar.take_in(event).unwrap();
-    }
-    world.settle().await;
-    world.deliver_next().await;
-    let answer = waits.answer_to(id);
-    assert_eq!(answer["result"]["snapshot"]["state"]["title"], "new", "{answer}");
 }
 
 #[tokio::test]
