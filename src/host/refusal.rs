@@ -260,6 +260,8 @@ pub(crate) enum Refusal {
     FirstDirectoryNeeded,
     #[error("the agent stays in its first directory")]
     FirstDirectoryFixed,
+    #[error("a chat needs a directory of its session: set another one before the last one is removed")]
+    ChatNeedsDirectory,
     #[error("`{0}` is no working directory of this session")]
     NoDirectoryOfThisSession(String),
     #[error("`{0}` is no working directory of the session")]

@@ -5,7 +5,7 @@
 //! Never: makes a directory.
 
 use ahp_sidecar::backend::{script::Script, Backend};
-use ahp_sidecar::host::effects::{ConnectionId, Frame, Output};
+use ahp_sidecar::host::effects::{Command, ConnectionId, Event, Frame, Output};
 use ahp_types::state::AgentCapabilities;
 use serde_json::{json, Value};
 
@@ -56,6 +56,7 @@ impl Worker {
 const SET: &str = "session/workingDirectorySet";
 const REMOVED: &str = "session/workingDirectoryRemoved";
 const REPLACED: &str = "session/workingDirectoryReplaced";
+const CHOSEN: &str = "chat/workingDirectorySet";
 
 #[test]
 fn agent_with_one_working_directory_cannot_change_it() {
@@ -110,6 +111,60 @@ fn directory_already_present_under_another_spelling_is_refused() {
     ] {
         assert_eq!(worker.change(channel, name, directories).as_deref(), Some(there), "{name}");
     }
+}
+
+#[test]
+fn chat_that_loses_its_last_directory_gets_the_first_one_of_its_session() {
+    let mut world = World::new(Core::new());
+    world.arrive(CLIENT, "me");
+    let target = "ahp-session:/target";
+    for (session, directories) in
+        [(SESSION, ["file:///a", "file:///b"]), (target, ["file:///c", "file:///d"])]
+    {
+        let params = json!({ "channel": session, "workingDirectories": directories });
+        world.ask(CLIENT, "createSession", params).unwrap();
+        let chat = world.opened();
+        world.agent(chat, Event::Opened);
+    }
+    let moved = "ahp-chat:/moved";
+    let params = json!({ "channel": SESSION, "chat": moved, "workingDirectories": ["file:///b"] });
+    world.ask(CLIENT, "createChat", params).unwrap();
+    assert_eq!(world.dispatch(CLIENT, CHAT, json!({ "type": CHOSEN, "directory": "file:///b" })), None);
+    let works_in = |world: &mut World, chat: &str, directories: &[&str]| {
+        assert_eq!(world.state(CLIENT, chat)["workingDirectories"], json!(directories));
+        let told = world.commands().rev().find_map(|command| match command {
+            Command::WorkIn { directories } => Some(directories.clone()),
+            Command::Open(open) => Some(open.working_directories.clone()),
+            _ => None,
+        });
+        assert_eq!(told.as_deref().unwrap(), directories);
+    };
+    works_in(&mut world, CHAT, &["file:///b"]);
+    let destination = json!({ "kind": "session", "session": target });
+    world.ask(CLIENT, "moveChat", json!({ "channel": moved, "destination": destination })).unwrap();
+    world.start(CLIENT, moved, "t", "x");
+    works_in(&mut world, moved, &["file:///c"]);
+    assert_eq!(world.dispatch(CLIENT, SESSION, json!({ "type": REMOVED, "directory": "file:///b" })), None);
+    works_in(&mut world, CHAT, &["file:///a"]);
+}
+
+#[test]
+fn empty_choice_of_directories_is_refused() {
+    let mut worker = Worker { world: World::new(Core::new()) };
+    worker.world.arrive(CLIENT, "me");
+    assert!(worker.create(&["file:///a", "file:///b"]));
+    let why = "a chat needs a directory of its session: set another one before the last one is removed";
+    let empty = json!({ "channel": SESSION, "chat": "ahp-chat:/empty", "workingDirectories": [] });
+    let refused = worker.world.ask(CLIENT, "createChat", empty).unwrap_err();
+    assert_eq!(
+        (refused.code, refused.message),
+        (-32602, format!("invalid params: `workingDirectories`: {why}"))
+    );
+    assert_eq!(worker.change(CHAT, CHOSEN, &["file:///b"]), None);
+    let removed = "chat/workingDirectoryRemoved";
+    assert_eq!(worker.change(CHAT, removed, &["file:///b"]).as_deref(), Some(why));
+    assert_eq!(worker.change(CHAT, CHOSEN, &["file:///a"]), None);
+    assert_eq!(worker.change(CHAT, removed, &["file:///b"]), None);
 }
 
 #[test]

@@ -129,6 +129,7 @@ pub(crate) fn client_changes_directories(
         change_chats_directories(ledger, step, *chat, StateAction::ChatWorkingDirectorySet(set), None);
     }
     for chat in ledger.channels.chats_in(key) {
+        replace_lost_directories(ledger, step, chat);
         send_directories(ledger, step, chat);
     }
     Ok(Verdict::Done)
@@ -153,6 +154,9 @@ pub(crate) fn chosen_directories(
         if !directories.contains(&directory) {
             directories.push(directory);
         }
+    }
+    if directories.is_empty() && !directories_of(ledger, session).is_empty() {
+        return Err(Refusal::ChatNeedsDirectory);
     }
     Ok(Some(directories))
 }
@@ -183,6 +187,9 @@ pub(crate) fn client_chooses_directories(
         }
         StateAction::ChatWorkingDirectoryRemoved(a) => {
             let directory = canonical(&a.directory)?;
+            if *chosen_in(ledger, key) == [directory.as_str()] {
+                return Err(Refusal::ChatNeedsDirectory);
+            }
             StateAction::ChatWorkingDirectoryRemoved(ChatWorkingDirectoryRemovedAction { directory })
         }
         _ => return Err(Refusal::NotServedOn("a chat's channel")),
@@ -209,6 +216,7 @@ fn chats_using(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec
     ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
 }
 
+/// Removes the chosen directories of a chat that the session does not have.
 pub(crate) fn retain_directories_of(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
@@ -223,6 +231,18 @@ pub(crate) fn retain_directories_of(
         let action = StateAction::ChatWorkingDirectoryRemoved(removed);
         change_chats_directories(ledger, step, key, action, None);
     }
+}
+
+/// Chooses the session's first directory for a chat whose chosen ones are all removed: an agent
+/// without a directory would work in the host's own.
+pub(crate) fn replace_lost_directories(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    if !chat.conversation.state().working_directories.as_ref().is_some_and(Vec::is_empty) {
+        return;
+    }
+    let Some(directory) = directories_of(ledger, chat.session).first().cloned() else { return };
+    let set = StateAction::ChatWorkingDirectorySet(ChatWorkingDirectorySetAction { directory });
+    change_chats_directories(ledger, step, key, set, None);
 }
 
 /// Changes the choice of a chat, unless that has no effect.
@@ -243,12 +263,12 @@ fn change_chats_directories(
 }
 
 /// Returns the directories that a chat's agent uses: those chosen for the chat, or else all of the
-/// session's.
+/// session's. An imported chat may have an empty choice, which counts as none.
 pub(crate) fn effective_directories(ledger: &Ledger, key: ChatKey) -> Vec<String> {
     let Some(chat) = ledger.channels.chats.known(key) else { return Vec::new() };
     match &chat.conversation.state().working_directories {
-        Some(chosen) => chosen.clone(),
-        None => directories_of(ledger, chat.session).to_vec(),
+        Some(chosen) if !chosen.is_empty() => chosen.clone(),
+        _ => directories_of(ledger, chat.session).to_vec(),
     }
 }
 

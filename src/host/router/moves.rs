@@ -81,6 +81,7 @@ pub(super) fn transfer_chat(
         let added = StateAction::SessionChatAdded(SessionChatAddedAction { summary: row });
         ledger.sequence(step, to, added, None);
     }
+    directories::replace_lost_directories(ledger, step, key);
     notes::save_notes(ledger, step, to, &uri, notes);
     terminals::transfer_terminals(ledger, step, key);
     ledger.note_edited(from, true);

@@ -273,6 +273,8 @@ pub fn agent_works_in_its_directories(works_in: Option<&[String]>, chat: &str, f
     let chosen = state.working_directories.as_ref();
     let strange = chosen.into_iter().flatten().find(|directory| !of_session.contains(directory));
     ensure!(strange.is_none(), "{chat} works in {strange:?}, and its session in {of_session:?}");
+    let is_lost = chosen.is_some_and(Vec::is_empty) && !of_session.is_empty();
+    ensure!(!is_lost, "{chat} works in no directory, and its session in {of_session:?}");
     let meant = chosen.unwrap_or(&of_session);
     ensure!(works_in.is_none_or(|told| told == meant), "told to work in {works_in:?}, not in {meant:?}");
     Ok(())
