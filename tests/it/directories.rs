@@ -149,6 +149,35 @@ fn chat_that_loses_its_last_directory_gets_the_first_one_of_its_session() {
 }
 
 #[test]
+fn replaced_directory_of_a_session_keeps_its_place_in_the_choices_of_chats() {
+    // The choice of the chat, and what becomes of it when `b` is replaced by `d`, and by `c`.
+    for (chosen, replacement, then) in [
+        (&["b", "c"][..], "d", &["d", "c"][..]),
+        (&["c", "b", "a"], "d", &["c", "d", "a"]),
+        (&["b", "a", "c"], "c", &["c", "a"]),
+        (&["c", "b", "a"], "c", &["c", "a"]),
+        (&["a"], "d", &["a"]),
+    ] {
+        let uris = |names: &[&str]| names.iter().map(|name| format!("file:///{name}")).collect::<Vec<_>>();
+        let mut worker = Worker { world: World::new(Core::new()) };
+        worker.world.arrive(CLIENT, "me");
+        assert!(worker.create(&["file:///a", "file:///b", "file:///c"]));
+        let key = worker.world.opened();
+        worker.world.agent(key, Event::Opened);
+        for directory in uris(chosen) {
+            assert_eq!(worker.change(CHAT, CHOSEN, &[&directory]), None);
+        }
+        assert_eq!(worker.change(SESSION, REPLACED, &["file:///b", &uris(&[replacement])[0]]), None);
+        assert_eq!(worker.world.state(CLIENT, CHAT)["workingDirectories"], json!(uris(then)), "{chosen:?}");
+        let told = worker.world.commands().find_map(|command| match command {
+            Command::WorkIn { directories } => Some(directories.clone()),
+            _ => None,
+        });
+        assert_eq!(told, (chosen != then).then(|| uris(then)), "the agent of {chosen:?} is told once");
+    }
+}
+
+#[test]
 fn empty_choice_of_directories_is_refused() {
     let mut worker = Worker { world: World::new(Core::new()) };
     worker.world.arrive(CLIENT, "me");

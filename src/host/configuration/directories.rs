@@ -116,17 +116,25 @@ pub(crate) fn client_changes_directories(
         }
         _ => return Err(Refusal::NotServedOn("a session's channel")),
     };
-    let follow = chats_using(ledger, key, gone.as_deref());
-    for (chat, directory) in follow.iter().zip(gone.iter().cycle()) {
-        let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
-        let removed = StateAction::ChatWorkingDirectoryRemoved(removed);
-        change_chats_directories(ledger, step, *chat, removed, None);
+    let follow = gone.map(|gone| chats_using(ledger, key, &gone)).unwrap_or_default();
+    for (chat, from_there) in &follow {
+        // No action replaces a directory of a chat: those behind it are removed and set again.
+        let removed = if new.is_some() { &from_there[..] } else { &from_there[..1] };
+        for directory in removed {
+            let removed = ChatWorkingDirectoryRemovedAction { directory: directory.clone() };
+            let removed = StateAction::ChatWorkingDirectoryRemoved(removed);
+            change_chats_directories(ledger, step, *chat, removed, None);
+        }
     }
     ledger.sequence(step, key, action, Some(origin));
     ledger.session_changed(key);
-    for (chat, directory) in follow.iter().zip(new.iter().cycle()) {
-        let set = ChatWorkingDirectorySetAction { directory: directory.clone() };
-        change_chats_directories(ledger, step, *chat, StateAction::ChatWorkingDirectorySet(set), None);
+    if let Some(new) = new {
+        for (chat, from_there) in &follow {
+            for directory in std::iter::once(&new).chain(&from_there[1..]).cloned() {
+                let set = StateAction::ChatWorkingDirectorySet(ChatWorkingDirectorySetAction { directory });
+                change_chats_directories(ledger, step, *chat, set, None);
+            }
+        }
     }
     for chat in ledger.channels.chats_in(key) {
         replace_lost_directories(ledger, step, chat);
@@ -211,9 +219,14 @@ fn chosen_in(ledger: &Ledger, key: ChatKey) -> &[String] {
     chat.and_then(|chat| chat.conversation.state().working_directories.as_deref()).unwrap_or_default()
 }
 
-fn chats_using(ledger: &Ledger, key: SessionKey, directory: Option<&str>) -> Vec<ChatKey> {
-    let is_in = |chat: &ChatKey| chosen_in(ledger, *chat).iter().any(|one| Some(one.as_str()) == directory);
-    ledger.channels.chats_in(key).into_iter().filter(is_in).collect()
+/// Returns the chats that have chosen a directory, each with its choice from this directory on.
+fn chats_using(ledger: &Ledger, key: SessionKey, directory: &str) -> Vec<(ChatKey, Vec<String>)> {
+    let from_there = |chat: ChatKey| {
+        let chosen = chosen_in(ledger, chat);
+        let at = chosen.iter().position(|one| one == directory)?;
+        Some((chat, chosen[at..].to_vec()))
+    };
+    ledger.channels.chats_in(key).into_iter().filter_map(from_there).collect()
 }
 
 /// Removes the chosen directories of a chat that the session does not have.
