@@ -60,6 +60,7 @@ pub struct CheckpointedFolder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CheckpointedTurn {
+    /// URI of the chat; empty if that was disposed of, since another chat may get the URI.
     pub(super) chat: String,
     pub(super) turn: String,
     pub(super) before: Checkpoint,
@@ -172,6 +173,13 @@ impl CheckpointedFolder {
     /// Returns the checkpoints of a turn, to change them.
     pub(super) fn turn_mut(&mut self, chat: &str, turn: &str) -> Option<&mut CheckpointedTurn> {
         self.turns.iter_mut().rev().find(|it| it.turn == turn && it.chat == chat)
+    }
+
+    /// Dissociates the turns of a disposed chat from its URI; forks still find them. Returns
+    /// whether there are any.
+    pub(super) fn release_chat(&mut self, uri: &str) -> bool {
+        let of_chat = self.turns.iter_mut().filter(|turn| turn.chat == uri);
+        of_chat.map(|turn| turn.chat.clear()).count() > 0
     }
 
     /// Marks the session as imported: its checkpoints need refs under a new name.

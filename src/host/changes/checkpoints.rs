@@ -328,6 +328,22 @@ impl Checkpoints {
         }
     }
 
+    /// Dissociates the checkpoints of a disposed chat from its URI, which another chat may get.
+    pub(in crate::host) fn release_chat(&mut self, ledger: &mut Ledger, session: SessionKey, uri: &str) {
+        for asked in self.jobs.values_mut() {
+            match asked {
+                JobPurpose::AfterTurn { session: of, chat, .. } if *of == session && chat == uri => {
+                    chat.clear();
+                }
+                _ => {}
+            }
+        }
+        let of_session = ledger.channels.sessions.known_mut(session);
+        if of_session.is_some_and(|of_session| of_session.checkpoints.release_chat(uri)) {
+            ledger.mark_dirty(session.into());
+        }
+    }
+
     /// Takes a checkpoint after a revert, from which later changes of the session are counted.
     pub(in crate::host) fn checkpoint_after_revert(
         &mut self,

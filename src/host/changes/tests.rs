@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::changesets::{next_state, state_of, UNSUBSCRIBED_MAX};
 use super::checkpointed::{CheckpointedFolder, CheckpointedTurn};
+use super::checkpoints::JobPurpose;
 use super::Changes;
 use crate::host::channels::Changeset;
 use crate::host::effects::{
@@ -311,6 +312,45 @@ fn incomparable_files_are_those_of_the_turn_of_the_same_chat() {
     assert_eq!(files("one", false).unwrap(), ["file:///a"]);
     assert_eq!(files("two", false).unwrap(), ["file:///b"]);
     assert_eq!((files("three", false), files("three", true).unwrap().len()), (None, 1));
+}
+
+#[test]
+fn checkpoints_of_a_disposed_chat_are_not_those_of_a_later_one_with_its_uri() {
+    let (mut changes, mut ledger) = changes(1000);
+    let checkpoint = |commit: &str| Checkpoint {
+        commit: commit.to_owned(),
+        tree: String::new(),
+        left_out: 0,
+        large_bytes: 0,
+    };
+    let begin = |ledger: &mut Ledger, commit: &str| {
+        let turn = CheckpointedTurn {
+            chat: "c".to_owned(),
+            turn: "t".to_owned(),
+            before: checkpoint(commit),
+            after: None,
+            overlaps: false,
+            overlaps_others: false,
+            incomparable: Vec::new(),
+        };
+        let checkpoints = &mut ledger.channels.sessions.known_mut(SESSION).unwrap().checkpoints;
+        checkpoints.begin_turn("file:///r".to_owned(), true, turn);
+    };
+    begin(&mut ledger, "1");
+    let purpose = JobPurpose::AfterTurn {
+        session: SESSION,
+        chat: "c".to_owned(),
+        turn: "t".to_owned(),
+        since: vec![checkpoint("1")],
+    };
+    changes.checkpoints.jobs.insert(9, purpose);
+    changes.checkpoints.release_chat(&mut ledger, SESSION, "c");
+    begin(&mut ledger, "3");
+    report(&mut changes, &mut ledger, 9, checkpointed("2"));
+    let checkpoints = &ledger.channels.sessions.known(SESSION).unwrap().checkpoints;
+    let later = checkpoints.of_turn("c", "t", false).unwrap();
+    assert_eq!((later.before.commit.as_str(), &later.after), ("3", &None));
+    assert_eq!(checkpoints.commit_ids(), ["1", "2", "3"], "forks and the session still need the former ones");
 }
 
 #[test]

@@ -72,6 +72,8 @@ impl Host {
                 self.ledger.channels.sessions.known(key).map(|session| session.state.provider.clone());
             beginning.draft = selection::first_draft(&self.agents, &provider.unwrap_or_default(), selection)?;
         }
+        // A chat of this URI may have moved away before it was disposed of.
+        self.changes.checkpoints.release_chat(&mut self.ledger, key, &params.chat);
         let chat = catalogue::chats::add_chat(&mut self.ledger, step, key, params.chat, beginning);
         catalogue::chats::set_requesting_client(&mut self.ledger, chat, connection);
         if let Some(mut message) = params.initial_message {
@@ -110,6 +112,7 @@ impl Host {
         }
         catalogue::chats::remove_chat_row(&mut self.ledger, step, key, &uri);
         catalogue::sessions::remove_chat(&mut self.ledger, step, chat);
+        self.changes.checkpoints.release_chat(&mut self.ledger, key, &uri);
         self.ledger.mark_clean(chat.into());
         step.emit(Output::Record(Record::ChatRemoved { key: chat, uri }));
         catalogue::chats::reopen_session(&mut self.ledger, &self.agents, step, key);

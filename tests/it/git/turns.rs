@@ -255,6 +255,22 @@ fn changes_before_the_agent_starts_are_not_in_its_turn() {
 }
 
 #[test]
+fn chat_with_the_uri_of_a_disposed_one_does_not_show_changes_made_between_them() {
+    let repository = Repository::with(&[("a", "1\n")]);
+    let mut talk = Talk::begin(&repository);
+    let chat = "ahp-chat:/again";
+    let create = json!({ "channel": SESSION, "chat": chat });
+    talk.ask("createChat", &create);
+    talk.turn_in(chat, "t1", "/files one=1", || ());
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("one", "", "1\n", (1, 0))]);
+    talk.ask("disposeChat", &json!({ "channel": chat }));
+    repository.write("a", "by hand\n");
+    talk.ask("createChat", &create);
+    talk.turn_in(chat, "t1", "/files two=2", || ());
+    assert_eq!(talk.files(&repository, "turn/t1"), [changed("two", "", "2\n", (1, 0))]);
+}
+
+#[test]
 fn file_too_large_for_a_checkpoint_is_listed_without_content() {
     let mut repository = Repository::with(&[("a", "1\n")]);
     repository.limit = Some(1 << 20);
