@@ -108,6 +108,9 @@ pub(super) struct Session {
     pub(super) ahead: bool,
     /// Head of the sequence when the session was first shown.
     pub(super) shown_at: u64,
+    /// Head of the sequence when a change of the summary was last sent; `None` if this process has
+    /// sent none.
+    pub(super) summary_sent_at: Option<u64>,
     /// Number of the timer that disposes of the session without subscribers; `None` if none.
     pub(super) unsubscribed: Option<u64>,
     /// Rows of its chats as last written.
@@ -136,6 +139,7 @@ impl Session {
             used: 0,
             ahead: false,
             shown_at: channel.born_at,
+            summary_sent_at: None,
             unsubscribed: None,
             written_rows: WrittenRows::default(),
             channel,

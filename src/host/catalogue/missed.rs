@@ -47,12 +47,14 @@ pub(in crate::host) struct EvictedSessions(BTreeMap<SessionKey, EvictedSession>)
 struct EvictedSession {
     kept: StoredSummary,
     chats: Vec<ChatKey>,
+    summary_sent_at: Option<u64>,
     /// Head of the sequence at eviction; the session has no later action.
     head: u64,
 }
 
 impl EvictedSessions {
-    /// Records the eviction of a session, and drops the records that have no actions after `floor`.
+    /// Records the eviction of a session, and drops the records that have neither actions after
+    /// `floor` nor a summary sent since.
     pub(in crate::host) fn note(
         &mut self,
         key: SessionKey,
@@ -61,14 +63,17 @@ impl EvictedSessions {
         head: u64,
         floor: u64,
     ) {
-        self.0.retain(|_, session| session.head > floor);
+        self.0.retain(|_, session| session.head > floor || session.summary_sent_at >= Some(floor));
+        let summary_sent_at = session.summary_sent_at;
         let kept =
             StoredSummary { summary: session.sent_summary, shown_at: session.shown_at, is_removed: false };
-        self.0.insert(key, EvictedSession { kept, chats, head });
+        self.0.insert(key, EvictedSession { kept, chats, summary_sent_at, head });
     }
 
-    pub(in crate::host) fn remove(&mut self, key: SessionKey) {
-        self.0.remove(&key);
+    /// Removes the record of a session. Returns the head of the sequence when a change of its
+    /// summary was last sent.
+    pub(in crate::host) fn remove(&mut self, key: SessionKey) -> Option<u64> {
+        self.0.remove(&key)?.summary_sent_at
     }
 
     /// Returns the evicted sessions that may have actions after `cursor`, by their chats.
@@ -116,9 +121,9 @@ impl Missed {
 }
 
 impl Catalogue {
-    /// Returns the sessions that are new or have actions after `cursor`. `past` holds earlier
-    /// actions from the store; its sessions are taken out. `None` if a purged session is among
-    /// them, whose URI is no longer known.
+    /// Returns the sessions that are new, have actions after `cursor`, or whose summary was sent
+    /// since. `past` holds earlier actions from the store; its sessions are taken out. `None` if a
+    /// purged session is among them, whose URI is no longer known.
     pub(in crate::host) fn missed_since(
         &self,
         ledger: &Ledger,
@@ -160,6 +165,13 @@ impl Catalogue {
         let sessions = ledger.channels.sessions.iter();
         let new = sessions.filter(|(_, session)| !session.ahead && session.shown_at > cursor);
         missed.added.extend(new.map(|(key, _)| *key));
+        // A summary may be sent without an action, such as numbers of changed lines, and after the
+        // last action that the client has received.
+        let sessions = ledger.channels.sessions.iter().filter(|(_, session)| session.shown_at <= cursor);
+        let sent = sessions.filter(|(_, session)| session.summary_sent_at >= Some(cursor));
+        missed.changed.extend(sent.map(|(key, _)| *key));
+        let sent = self.evicted.0.iter().filter(|(_, session)| session.summary_sent_at >= Some(cursor));
+        dropped.extend(sent.map(|(key, _)| *key));
         let is_absent =
             |key: &SessionKey| !ledger.channels.sessions.contains_key(key) && !self.disposed.contains(*key);
         for (key, kept) in &kept {

@@ -100,6 +100,7 @@ impl Summaries {
         summary: SessionSummary,
     ) {
         self.held.remove(&key);
+        let head = ledger.head();
         let Some(session) = ledger.channels.sessions.known_mut(key).filter(|session| !session.ahead) else {
             return;
         };
@@ -110,7 +111,7 @@ impl Summaries {
             changes,
         };
         let params = session.written_rows.summary_changes(params);
-        session.sent_summary = summary;
+        (session.sent_summary, session.summary_sent_at) = (summary, Some(head));
         ledger.notify_root_of(step, "root/sessionSummaryChanged", &params);
     }
 }

@@ -8,10 +8,12 @@ use ahp_types::state::SessionStatus;
 use bytes::Bytes;
 use serde_json::{json, Value};
 
-use super::{title_from, Catalogue};
-use crate::host::effects::{ListPosition, Listed, Page, SessionKey};
-use crate::host::model::TitleBy;
-use crate::host::testing::{actions_in, chat, outputs_of, start_turn, with_session, CHAT, SESSION};
+use super::summaries::Summaries;
+use super::{missed, title_from, Catalogue};
+use crate::host::effects::{Frame, ListPosition, Listed, Output, Page, SessionKey};
+use crate::host::ledger::Ledger;
+use crate::host::model::{Session, TitleBy};
+use crate::host::testing::{actions_in, chat, outputs_of, start_turn, with_session, CHAT, ME, SESSION};
 
 /// A page with these sessions as the store has them.
 fn listed(keys: &[u64]) -> Listed {
@@ -40,6 +42,44 @@ fn page_of_the_list_has_sessions_as_memory_knows_them() {
     let mut page = listed(&[50]);
     catalogue.update_from_memory(&ledger, &Page { after: None, limit: 1 }, &mut page);
     assert_eq!((keys(&page), page.next.map(|next| next.key)), (vec![SESSION.0], Some(SESSION)));
+}
+
+#[test]
+fn summary_sent_after_the_last_action_is_missed_by_a_client_with_that_action() {
+    let (mut ledger, mut catalogue) = (with_session(), Catalogue::new(usize::MAX));
+    outputs_of(|step| super::name_chat(&mut ledger, step, CHAT, "title", TitleBy::User));
+    let mut summaries = Summaries::default();
+    outputs_of(|step| summaries.settle(&mut ledger, step));
+    let cursor = ledger.head();
+    assert!(cursor > 0);
+    let changed = json!({ "additions": 3, "deletions": 0, "files": 1 });
+    ledger.channels.sessions.get_mut(&SESSION).unwrap().changes =
+        Some(serde_json::from_value(changed).unwrap());
+    ledger.session_changed(SESSION);
+    outputs_of(|step| summaries.settle(&mut ledger, step));
+    let told = |catalogue: &Catalogue, ledger: &Ledger, cursor| {
+        let missed = catalogue.missed_since(ledger, cursor, None).unwrap();
+        let outputs = outputs_of(|step| missed::send_missed(ledger, step, ME, missed));
+        let lines = outputs.iter().filter_map(|output| match output {
+            Output::Frame(ME, Frame::Notification { params, .. }) => Some(params),
+            _ => None,
+        });
+        lines.map(|line| serde_json::from_slice(line).unwrap()).collect::<Vec<Value>>()
+    };
+    let [line] = &told(&catalogue, &ledger, cursor)[..] else { panic!("one session has changed") };
+    assert_eq!(line["changes"]["changes"]["additions"], 3);
+    // The same of a session that is evicted since.
+    let session = ledger.channels.sessions.remove(&SESSION).unwrap();
+    catalogue.evicted.note(SESSION, session, vec![CHAT], cursor, cursor);
+    catalogue.evicted.note(SessionKey(60), other_session(), Vec::new(), cursor, cursor);
+    let [line] = &told(&catalogue, &ledger, cursor)[..] else { panic!("one session has changed") };
+    assert_eq!(line["changes"]["changes"]["additions"], 3);
+    assert_eq!(told(&catalogue, &ledger, cursor + 1), Vec::<Value>::new());
+}
+
+/// A session whose summary was not sent.
+fn other_session() -> Session {
+    with_session().channels.sessions.remove(&SESSION).unwrap()
 }
 
 #[test]

@@ -60,12 +60,12 @@ impl Host {
         self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
         let creating = session.is_creating();
         let sent = session.sent_summary.clone();
+        session.summary_sent_at = self.catalogue.evicted.remove(key);
         self.ledger.channels.sessions.insert(key, session);
         annotations::add_annotations(&mut self.ledger, key, annotations);
         if let Some(status) = repository {
             self.changes.statuses.restore_status(key, status);
         }
-        self.catalogue.evicted.remove(key);
         let keys: Vec<(ChatKey, bool, bool)> =
             chats.iter().map(|it| (it.key, it.is_cut, it.has_ended)).collect();
         for LoadedChat { key, mut chat, is_cut, .. } in chats {
