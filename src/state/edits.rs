@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::line_diff;
 use crate::wire::tool_calls::{KIND, LOCATIONS};
+use crate::wire::uris::is_absolute_path;
 
 /// Prefix of the data URI that holds a side of an edit in a state.
 pub const INLINE: &str = "data:text/plain;charset=utf-8;base64,";
@@ -202,7 +203,7 @@ pub fn changed_paths(text: &[u8]) -> BTreeSet<String> {
         let locations = meta.remove(LOCATIONS);
         let locations = locations.as_ref().and_then(|it| it.as_array()).into_iter().flatten();
         let paths = locations.filter_map(|location| Some(location.get("path")?.as_str()?.to_owned()));
-        paths.filter(|path| path.starts_with('/')).collect::<Vec<_>>()
+        paths.filter(|path| is_absolute_path(path)).collect::<Vec<_>>()
     });
     paths.collect()
 }
@@ -265,16 +266,18 @@ mod tests {
                 "invocationMessage": "x", "confirmed": "not-needed", "success": success,
                 "pastTenseMessage": "x", "_meta": meta } })
         };
+        let root = if is_absolute_path("/") { "/" } else { r"C:\" };
+        let path = |name: &str| format!("{root}{name}");
         let parts = [
-            call("edit", true, "/a"),
-            call("delete", true, "/b"),
-            call("read", true, "/c"),
-            call("edit", false, "/d"),
+            call("edit", true, &path("a")),
+            call("delete", true, &path("b")),
+            call("read", true, &path("c")),
+            call("edit", false, &path("d")),
             call("edit", true, "e"),
         ];
         let turn = serde_json::json!({ "id": "t", "message": { "text": "x", "origin": { "kind": "user" } },
             "responseParts": parts, "state": "complete" });
         let found = changed_paths(turn.to_string().as_bytes());
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["/a", "/b"]);
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [path("a"), path("b")]);
     }
 }

@@ -152,6 +152,20 @@ pub fn rest_below<'a>(name: &'a str, folder: &str) -> Option<&'a str> {
     rest.strip_prefix('/')
 }
 
+/// Returns whether a path begins at a root; on Windows, at a drive or a share.
+pub fn is_absolute_path(path: &str) -> bool {
+    is_absolute(path, HAS_DRIVES)
+}
+
+fn is_absolute(path: &str, has_drives: bool) -> bool {
+    match path.as_bytes() {
+        [b'/', ..] if !has_drives => true,
+        [letter, b':', b'\\' | b'/', ..] => has_drives && letter.is_ascii_alphabetic(),
+        [b'\\' | b'/', b'\\' | b'/', ..] => has_drives,
+        _ => false,
+    }
+}
+
 /// Returns the canonical form of a `file:` URI: no authority, empty segments, `.` or `..`, and no
 /// needless escapes; on Windows, the letter of the drive is small. Does not resolve symbolic links.
 ///
@@ -239,6 +253,18 @@ mod tests {
         {
             assert!(canonical_file(none).is_err(), "{none}");
         }
+    }
+
+    #[test]
+    fn path_that_begins_at_a_drive_or_a_share_is_absolute_where_there_are_drives() {
+        for path in [r"C:\a", "c:/a", r"\\server\share\a", "//server/share"] {
+            assert!(is_absolute(path, true), "{path}");
+        }
+        for path in ["", "a", r"\a", "/a", "C:a", "C:", r"1:\a", r"CC:\a"] {
+            assert!(!is_absolute(path, true), "{path}");
+        }
+        assert!(is_absolute("/a", false) && is_absolute("//a", false) && is_absolute("/:/a", false));
+        assert!(!is_absolute(r"C:\a", false) && !is_absolute(r"\\a", false) && !is_absolute("a", false));
     }
 
     #[test]
