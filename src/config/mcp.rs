@@ -20,6 +20,7 @@ use crate::backend::acp::CLIENT_TOOLS_SERVER;
 use crate::backend::mcp::{McpServer, McpTransport, SecretText, TextPiece};
 use crate::files::small;
 use crate::files::uris::uri_of;
+use crate::os::paths;
 use crate::wire::text;
 
 /// Maximum number of servers; the rest is dropped, with a warning.
@@ -344,7 +345,10 @@ fn text_with_variables(text: &str, base: &Path) -> anyhow::Result<SecretText> {
             |name: &str| !name.is_empty() && name.chars().all(|it| it.is_ascii_alphanumeric() || it == '_');
         pieces.push(match inner {
             "workspaceFolder" => TextPiece::Literal(base.display().to_string()),
-            "userHome" => variable("HOME", None),
+            "userHome" => match paths::home() {
+                Some(home) => TextPiece::Literal(home.display().to_string()),
+                None => variable("HOME", None),
+            },
             _ => match inner.split_once(':') {
                 Some(("env", name)) if is_variable(name) => variable(name, Some("")),
                 Some(("input", _)) => bail!("it asks for an input, which this host cannot ask for"),
@@ -508,17 +512,19 @@ mod tests {
             ".vscode/mcp.json",
             r#"{ // of the project
                  "inputs": [], "servers": { "one": { "type": "stdio", "command": "${workspaceFolder}/one",
-                   "env": { "A": "${env:A}", "B": "//no comment, }" }, },
+                   "args": ["${userHome}/x"], "env": { "A": "${env:A}", "B": "//no comment, }" }, },
                  "two": { "type": "stdio", "command": "two", "env": { "K": "${input:key}" } },
                  "three": { "command": "three", "disabled": true } /* all */ } }"#,
         );
         let code: BTreeMap<&str, &McpServer> = code.iter().map(|it| (it.name.as_str(), it)).collect();
-        let Ok(McpTransport::Stdio { command, folder, env, .. }) = &code["one"].transport else {
+        let Ok(McpTransport::Stdio { command, folder, args, env }) = &code["one"].transport else {
             panic!("{code:?}")
         };
         assert_eq!(folder, Path::new(""));
         assert!(command.read().unwrap().ends_with("/one") && !command.is_reference());
         assert_eq!(env["B"], SecretText::literal("//no comment, }"));
+        let home = TextPiece::Literal(paths::home().unwrap().display().to_string());
+        assert_eq!(args[0], SecretText(vec![home, TextPiece::Literal("/x".to_owned())]));
         assert!(code["two"].transport.as_ref().unwrap_err().contains("asks for an input"));
         assert!(!code["three"].enabled && code["one"].enabled);
     }
