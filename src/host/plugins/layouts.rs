@@ -15,7 +15,7 @@
 //! may name further places.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -117,6 +117,7 @@ pub(super) fn parse(tree: &Tree) -> Parsing {
     let mut parser = PluginParser {
         tree,
         missing: RefCell::default(),
+        documents: BTreeSet::new(),
         plugin: ParsedPlugin::default(),
         parts_bytes: 0,
         further_parts: 0,
@@ -124,8 +125,10 @@ pub(super) fn parse(tree: &Tree) -> Parsing {
     };
     tree.refused().iter().for_each(|refused| parser.note(refused.clone()));
     parser.parse();
-    let missing = parser.missing.into_inner();
+    let mut missing = parser.missing.into_inner();
     if !missing.is_empty() {
+        let mut paths = BTreeSet::new();
+        missing.retain(|path| paths.insert(path.clone()));
         return Parsing::Needs(missing);
     }
     let PluginParser { mut plugin, further_parts, further_problems, .. } = parser;
@@ -142,8 +145,10 @@ pub(super) fn parse(tree: &Tree) -> Parsing {
 
 struct PluginParser<'a> {
     tree: &'a Tree,
-    /// Files that the parser needs and that were not read.
+    /// Files that the parser needs and that were not read, some of them repeatedly.
     missing: RefCell<Vec<String>>,
+    /// Documents that were added, by the name of their kind and their path.
+    documents: BTreeSet<(&'static str, &'a str)>,
     plugin: ParsedPlugin,
     /// Size of the parts, in bytes.
     parts_bytes: usize,
@@ -166,7 +171,7 @@ impl<'a> PluginParser<'a> {
             return self.add_servers_of_file("mcp.json");
         }
         let places = [".plugin/plugin.json", ".claude-plugin/plugin.json"];
-        let place = places.into_iter().find(|path| self.tree.has(path));
+        let place = places.into_iter().find(|path| self.tree.find(path).is_some());
         let manifest = place.map_or(at_root, |path| self.object(path)).unwrap_or_default();
         if self.lacks_manifest() {
             return;
@@ -204,9 +209,8 @@ impl<'a> PluginParser<'a> {
     /// Returns the content of a file; `None` if there is none, if it was not read yet, or if
     /// it is no text.
     fn read(&self, path: &str) -> Option<&'a str> {
-        let mut missing = self.missing.borrow_mut();
-        if self.tree.is_unread(path) && !missing.iter().any(|other| other == path) {
-            missing.push(path.to_owned());
+        if self.tree.is_unread(path) {
+            self.missing.borrow_mut().push(path.to_owned());
         }
         self.tree.content(path)
     }
@@ -331,9 +335,8 @@ impl<'a> PluginParser<'a> {
     /// Adds the documents in a folder, or the one at this path.
     fn add_documents(&mut self, place: &str, endings: &[&str], new: &dyn Fn() -> PartKind) {
         let tree = self.tree;
-        let own = tree.has(place).then_some((place, place.rsplit('/').next().unwrap_or(place)));
-        let files: Vec<(&str, &str)> = own.into_iter().chain(tree.below(place)).collect();
-        for (path, rest) in files {
+        let own = tree.find(place).map(|path| (path, path.rsplit('/').next().unwrap_or(path)));
+        for (path, rest) in own.into_iter().chain(tree.below(place)) {
             if let Some(name) = endings.iter().find_map(|ending| rest.strip_suffix(ending)) {
                 self.add_document(path, &name.replace('/', ":"), new());
             }
@@ -344,13 +347,11 @@ impl<'a> PluginParser<'a> {
     fn add_skills(&mut self, place: &str) {
         const FILE: &str = "SKILL.md";
         let tree = self.tree;
-        let own = join(place, FILE);
-        if tree.has(&own) {
+        if let Some(own) = tree.find(&join(place, FILE)) {
             let name = place.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("skill");
-            return self.add_document(&own, name, PartKind::Skill);
+            return self.add_document(own, name, PartKind::Skill);
         }
-        let skills: Vec<(&str, &str)> = tree.below(place).collect();
-        for (path, rest) in skills {
+        for (path, rest) in tree.below(place) {
             let folder = rest.strip_suffix(FILE).and_then(|rest| rest.strip_suffix('/'));
             if let Some(name) = folder.filter(|name| !name.contains('/')) {
                 self.add_document(path, name, PartKind::Skill);
@@ -358,7 +359,11 @@ impl<'a> PluginParser<'a> {
         }
     }
 
-    fn add_document(&mut self, path: &str, name: &str, mut kind: PartKind) {
+    /// Adds a document, once for each kind: a manifest may name places below one another.
+    fn add_document(&mut self, path: &'a str, name: &str, mut kind: PartKind) {
+        if !self.documents.insert((kind.name(), path)) {
+            return;
+        }
         let Some(content) = self.read(path) else { return };
         let matter = FrontMatter::of(content);
         match &mut kind {

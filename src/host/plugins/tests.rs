@@ -141,6 +141,23 @@ fn part_that_is_found_again_does_not_count_against_the_limit() {
 }
 
 #[test]
+fn document_at_places_below_one_another_is_one_part_and_counted_once() {
+    let deep = "d/".repeat(15);
+    let places: Vec<String> = (0..=15).map(|depth| format!("./{}", "d/".repeat(depth))).collect();
+    let manifest = json!({ "agents": places, "skills": places }).to_string();
+    let alone = parsed(&[("plugin.json", &manifest), (&format!("{deep}a.md"), "")]);
+    assert_eq!(parts(&alone), [format!("agent {}a", "d:".repeat(15))]);
+    let count = layouts::PARTS_MAX + 44;
+    let named = |at: usize| (format!("{deep}{at:03}.md"), format!("---\nname: n{at}\n---\n"));
+    let many: Vec<(String, String)> = (0..count).map(named).collect();
+    let mut files: Vec<(&str, &str)> =
+        many.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    files.push(("plugin.json", &manifest));
+    let plugin = parsed(&files);
+    assert_eq!(plugin.problems, ["only the first 256 of its 300 parts are read"]);
+}
+
+#[test]
 fn bare_plugin_has_the_default_places() {
     let files = [(".mcp.json", r#"{"web":{"url":"http://x"}}"#), ("hooks.json", r#"{"Stop":[]}"#)];
     assert_eq!(parts(&parsed(&files)), ["hook Stop", "mcp web"]);

@@ -99,8 +99,9 @@ impl Tree {
         self.entries == other.entries && self.files.keys().eq(other.files.keys())
     }
 
-    pub(super) fn has(&self, path: &str) -> bool {
-        self.files.contains_key(path)
+    /// Returns the path of a file as the tree has it; `None` if there is no such file.
+    pub(super) fn find(&self, path: &str) -> Option<&str> {
+        self.files.get_key_value(path).map(|(path, _)| path.as_str())
     }
 
     /// Returns whether a file is there that was not read.
@@ -117,14 +118,10 @@ impl Tree {
     }
 
     /// Returns the files below a folder, each with its path from there; all for the empty path.
-    pub(super) fn below<'a>(&'a self, folder: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> + 'a {
-        self.files.keys().filter_map(move |path| {
-            let rest = match folder {
-                "" => path.as_str(),
-                folder => path.strip_prefix(folder)?.strip_prefix('/')?,
-            };
-            Some((path.as_str(), rest))
-        })
+    pub(super) fn below<'a>(&'a self, folder: &str) -> impl Iterator<Item = (&'a str, &'a str)> + 'a {
+        let start = join(folder, "");
+        let files = self.files.range(start.clone()..);
+        files.map_while(move |(path, _)| Some((path.as_str(), path.strip_prefix(&start)?)))
     }
 }
 
