@@ -437,8 +437,8 @@ impl ServeOptions {
         self.exclusive || self.ephemeral || self.deterministic || self.trace.is_some()
     }
 
-    /// Returns the paths that clients may not change: the state folder, the configuration, and the
-    /// files of the listeners.
+    /// Returns the paths that clients may not change: the state folder, the configuration file, and
+    /// the files of the listeners. Those that the configuration names are known once it is read.
     fn own_files(&self) -> Vec<PathBuf> {
         let state = self.state_dir.clone().or_else(places::state_folder);
         let config = self.which.config.clone().or_else(places::config_file);

@@ -10,6 +10,7 @@
 //! Never: reads the file, or informs a client about an agent.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use super::upkeep::ConfigurationFile;
 use crate::backend::acp::AgentSpec;
@@ -98,6 +99,11 @@ impl Configuration {
     /// Returns the version of the protocol to serve before its release, if any.
     pub fn preview(&self) -> Option<Dialect> {
         self.seen.preview.as_deref().and_then(Dialect::preview)
+    }
+
+    /// Returns the paths of the file and of those that it names; none after [`Self::take_file`].
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.file.iter().flat_map(ConfigurationFile::files)
     }
 
     /// Takes the file out, for the upkeep thread. Returns `None` if it was taken before.

@@ -184,6 +184,11 @@ impl ConfigurationFile {
         Self { source, seen: reading.seen.clone(), stamps: reading.stamps.clone(), pending: None }
     }
 
+    /// Returns the paths of the file and of those that it names.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.stamps.keys()
+    }
+
     /// Reads the files if one has changed, and none has changed again since the last check.
     fn look(&mut self) -> Option<ConfigurationReading> {
         let stamps = Stamp::of_all(self.stamps.keys().cloned());

@@ -7,6 +7,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{json, Value};
 use tempfile::TempDir;
@@ -96,6 +98,33 @@ fn write_root_grants_a_folder_except_the_state_of_the_host() {
     }
     assert_eq!(fs::read_to_string(&config).unwrap(), "");
     assert!(socket.exists() && state.exists());
+    process.end();
+    process.rest();
+}
+
+#[test]
+fn files_that_the_configuration_names_are_kept_from_clients() {
+    let (_folder, top) = folder();
+    let (config, first, late) = (top.join("config.toml"), top.join("first.json"), top.join("late.json"));
+    for servers in [&first, &late] {
+        fs::write(servers, "{ \"mcpServers\": {} }").unwrap();
+    }
+    fs::write(&config, "mcp_files = ['first.json']").unwrap();
+    let name = |path: &Path| path.to_str().unwrap().to_owned();
+    let arguments = ["--write-root", &name(&top), "--config", &name(&config)];
+    let mut process = opened(Process::start_on(&top.join("state"), &arguments));
+    let answer = ask(&mut process, WRITE, &text(&first, "x"));
+    assert_eq!((code(&answer), &answer["error"]["data"]), (-32009, &json!({})), "{answer}");
+    let mut may_change = |path: &Path| {
+        code(&ask(&mut process, "resourceRequest", &json!({ "uri": uri(path), "write": true })))
+    };
+    assert_eq!((may_change(&late), may_change(&first)), (0, -32009));
+    fs::write(&config, "mcp_files = ['late.json']").unwrap();
+    let deadline = Instant::now() + HUNG;
+    while may_change(&late) == 0 {
+        assert!(Instant::now() < deadline, "the changed configuration is not applied");
+        thread::sleep(Duration::from_millis(50));
+    }
     process.end();
     process.rest();
 }

@@ -153,6 +153,7 @@ impl Sidecar {
     }
 
     fn take_up(&mut self, reading: ConfigurationReading) {
+        self.resources.keep_from_clients(reading.stamps.keys().cloned().collect());
         let Some(configuration) = &mut self.configuration else { return };
         let Some(mut offered) = configuration.take_up(reading) else { return };
         self.agents.offer_servers(configuration.servers());

@@ -95,6 +95,7 @@ pub fn serve(
 ) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(hangup::parent).flatten();
     options.own_files.extend(place.as_ref().map(|place| place.path.clone()));
+    options.own_files.extend(configuration.files().cloned());
     let opened = match open_persistence(&mut options, held) {
         Ok(opened) => opened,
         Err(error) => {
