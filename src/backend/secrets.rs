@@ -16,8 +16,9 @@ use crate::sync::lock;
 /// Text that replaces a secret in the log.
 const HIDDEN: &str = "(secret)";
 
-/// Minimum size of a line that is hidden for itself, in bytes: shorter ones stand in other texts.
-const LINE_BYTES_MIN: usize = 8;
+/// Minimum size of a literal value, or of one line of a secret, that is hidden for itself, in
+/// bytes: shorter ones, such as `1`, would hide too much else.
+pub const HIDDEN_BYTES_MIN: usize = 8;
 
 /// Texts to hide, with the number of [`Secret`]s that hold each.
 static KEPT: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
@@ -42,7 +43,7 @@ impl Secret {
         let once = escaped(text);
         let mut spelled = vec![text.to_owned(), escaped(&once), once];
         if text.trim_end().contains('\n') {
-            let lines = text.lines().map(str::trim).filter(|line| line.len() >= LINE_BYTES_MIN);
+            let lines = text.lines().map(str::trim).filter(|line| line.len() >= HIDDEN_BYTES_MIN);
             spelled.extend(lines.map(str::to_owned));
         }
         // Programs that write ASCII escape other characters each time that they quote.

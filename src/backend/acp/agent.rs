@@ -29,7 +29,7 @@ use super::process::Process;
 use super::quirks::{self, AgentQuirks};
 use super::terminals::Commands;
 use super::{program, providers, AgentSpec, Offers};
-use crate::backend::secrets::Secret;
+use crate::backend::secrets::{Secret, HIDDEN_BYTES_MIN};
 use crate::host::effects::{ChatKey, SelfDescription, Token, Tokens};
 use crate::os::process::GuardProgram;
 use crate::sync::lock;
@@ -41,6 +41,9 @@ const RESTART_DELAYS: [Duration; 3] =
 
 /// Time without restarts after more consecutive failures than [`RESTART_DELAYS`] has entries.
 const RESTART_REFUSED_FOR: Duration = Duration::from_secs(60);
+
+/// Parts of the names of variables whose values are secrets.
+const SECRET_NAMES: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASS"];
 
 #[derive(Debug)]
 pub struct Agent {
@@ -383,8 +386,10 @@ impl Agent {
             bail!("the host is shutting down");
         }
         let environment = login::environment(past.login_methods.as_deref().unwrap_or_default(), tokens);
-        let secrets = environment.values().map(|token| Arc::new(Secret::register(token.secret())));
-        let secrets: Vec<_> = secrets.collect();
+        let configured = self.spec.environment.iter().filter(|(name, value)| is_secret(name, value));
+        let secrets = configured.map(|(_, value)| value.as_str());
+        let secrets = secrets.chain(environment.values().map(Token::secret));
+        let secrets: Vec<_> = secrets.map(|secret| Arc::new(Secret::register(secret))).collect();
         let (process, stdin, stdout) = Process::start(&self.guard, &self.spec, &environment)?;
         let (name, stop) = (self.spec.name.clone(), CancellationToken::new());
         let ended = process.ended(stop.clone());
@@ -454,6 +459,12 @@ impl Agent {
             }),
         })
     }
+}
+
+/// Returns whether a variable of the operator has a value that must not appear in logs and errors.
+fn is_secret(name: &str, value: &str) -> bool {
+    let name = name.to_uppercase();
+    value.len() >= HIDDEN_BYTES_MIN && SECRET_NAMES.iter().any(|part| name.contains(part))
 }
 
 /// Returns the services to offer; the operator's settings take precedence over the quirks.

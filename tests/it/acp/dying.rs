@@ -24,6 +24,22 @@ fn agent_death_ends_the_turn_with_its_reason_and_the_next_turn_works() {
 }
 
 #[test]
+fn key_in_the_environment_of_an_agent_is_in_no_error_and_no_log() {
+    let mut setting = Setting::with(&[]);
+    setting.variables = ", X_Api_Key = 'sk-c0ffee-0123', MODE = 'read-only', MY_TOKENS = '64000'";
+    setting.log = Some("warn");
+    let mut watched = setting.start_with_log(tempfile::tempdir().unwrap());
+    watched.session();
+    watched.begin("t1", "stderr invalid key sk-c0ffee-0123 (read-only, 64000)\ndie 1");
+    let ending = watched.ending("t1");
+    let message = ending["part"]["error"]["message"].as_str().unwrap();
+    assert!(message.contains("invalid key (secret) (read-only, 64000)"), "{message}");
+    let folder = watched.leave().unwrap();
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.contains("invalid key (secret)") && !log.contains("c0ffee"), "{log}");
+}
+
+#[test]
 fn opening_fails_if_the_agent_is_stopped_while_a_setting_is_pending() {
     let mut watched = Setting::with(&["--has", "options"]).limit("cancel_seconds = 0.3\n").start();
     watched.session();

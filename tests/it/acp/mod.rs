@@ -62,6 +62,8 @@ struct Setting {
     arguments: Vec<String>,
     /// More lines of its description.
     limits: String,
+    /// Further variables of the agent, as members of a TOML table, each after a comma.
+    variables: &'static str,
     /// The host's own.
     flags: Vec<String>,
     /// Number of agents, all alike: `a0`, `a1` …
@@ -129,9 +131,10 @@ impl Setting {
         for number in 0..self.agents {
             writeln!(
                 text,
-                "[agents.a{number}]\ncommand = {:?}\nargs = {:?}\nenv = {{ {COOKIE} = {cookie:?} }}\n{}",
+                "[agents.a{number}]\ncommand = {:?}\nargs = {:?}\nenv = {{ {COOKIE} = {cookie:?}{} }}\n{}",
                 command[0],
                 &command[1..],
+                self.variables,
                 self.limits
             )
             .unwrap();

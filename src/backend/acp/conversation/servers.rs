@@ -23,13 +23,9 @@ use crate::backend::acp::folder_servers::OpenInFolder;
 use crate::backend::acp::peer::PeerMessage;
 use crate::backend::acp::program;
 use crate::backend::mcp::{McpServer, McpTransport, SecretText};
-use crate::backend::secrets::{self, Secret};
+use crate::backend::secrets::{self, Secret, HIDDEN_BYTES_MIN};
 use crate::host::effects::{Event, McpServerReport};
 use crate::wire::text;
-
-/// Minimum length of a literal value that is hidden from the log, in bytes: shorter ones, such as
-/// `1`, would hide too much else.
-const HIDDEN_BYTES_MIN: usize = 8;
 
 /// Beginning of the id of a call by which Codex reports a server that it could not start.
 const FAILED_START: &str = "mcp_startup.";
