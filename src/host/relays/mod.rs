@@ -12,6 +12,7 @@
 
 pub(super) mod resources;
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -34,8 +35,14 @@ use crate::wire::uris::{rest_below, ROOT};
 /// Deadline for a client's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum number of requests in flight to one client.
+/// Maximum number of requests in flight to one client, without those for access.
 const PENDING_PER_CLIENT_MAX: usize = 16;
+
+/// Maximum number of requests for access in flight to one client, whose user may take any time.
+const ACCESS_PER_CLIENT_MAX: usize = 256;
+
+/// Maximum length of a URI that is passed on, in bytes; it is kept until the answer.
+const URI_BYTES_MAX: usize = 64 << 10;
 
 /// Maximum number of disconnected clients that are remembered.
 const DISCONNECTED_MAX: usize = 1024;
@@ -77,8 +84,17 @@ pub(super) struct Relay {
 /// Request in flight to a client.
 #[derive(Debug)]
 struct PendingRelay {
-    relay: Relay,
+    asked: ConnectionId,
+    method: Method,
+    uri: String,
     by: RequestedBy,
+}
+
+/// Requests that are counted together: those to a client for access, or its others.
+type Lane = (ConnectionId, bool);
+
+fn lane_of(asked: ConnectionId, method: Method) -> Lane {
+    (asked, method == Method::ResourceRequest)
 }
 
 #[derive(Debug, PartialEq)]
@@ -125,6 +141,8 @@ pub(super) struct FileServers<'a> {
 pub(super) struct Relays {
     /// Requests in flight, by number.
     pending: BTreeMap<u64, PendingRelay>,
+    /// Number of requests in flight, if not zero.
+    in_flight: BTreeMap<Lane, usize>,
     last_number: u64,
     /// Ids of disconnected clients, the latest last: requests for their files fail.
     gone: VecDeque<String>,
@@ -176,15 +194,14 @@ impl Relays {
             }
             ServedBy::Nobody => return Ok(None),
         };
-        // A user may take any time to decide about access.
-        let is_in_flight = |pending: &&PendingRelay| {
-            pending.relay.asked == asked && pending.relay.method != Method::ResourceRequest
-        };
-        let in_flight = self.pending.values().filter(is_in_flight);
-        if in_flight.count() >= PENDING_PER_CLIENT_MAX {
+        if uri.len() > URI_BYTES_MAX {
+            return Err(RpcError::invalid_params(format_args!("`uri` is longer than {URI_BYTES_MAX} bytes")));
+        }
+        let lane = lane_of(asked, method);
+        let max = if lane.1 { ACCESS_PER_CLIENT_MAX } else { PENDING_PER_CLIENT_MAX };
+        if self.in_flight.get(&lane).is_some_and(|count| *count >= max) {
             return Err(RpcError::unavailable(format_args!(
-                "`{uri}`: the client that serves it has {PENDING_PER_CLIENT_MAX} unanswered requests, the maximum: \
-                 try again later"
+                "`{uri}`: the client that serves it has {max} unanswered requests, the maximum: try again later"
             )));
         }
         let mut params: Map<String, Value> = params.read()?;
@@ -260,18 +277,38 @@ impl Relays {
         self.send(step, Relay { asked, method, uri, params }, RequestedBy::Fetch(fetch))
     }
 
+    /// Sends a request, without keeping its params: they may be as large as a file.
     fn send(&mut self, step: &mut Step<'_>, relay: Relay, by: RequestedBy) -> u64 {
         self.last_number += 1;
         let number = self.last_number;
-        let (method, params) = (relay.method.name(), relay.params.clone());
-        step.emit(Output::Frame(relay.asked, Frame::Request { number, method, params }));
-        self.pending.insert(number, PendingRelay { relay, by });
+        let Relay { asked, method, uri, params } = relay;
+        step.emit(Output::Frame(asked, Frame::Request { number, method: method.name(), params }));
+        self.pending.insert(number, PendingRelay { asked, method, uri, by });
+        *self.in_flight.entry(lane_of(asked, method)).or_default() += 1;
         number
+    }
+
+    fn take(&mut self, number: u64) -> Option<PendingRelay> {
+        let pending = self.pending.remove(&number)?;
+        if let Entry::Occupied(mut count) = self.in_flight.entry(lane_of(pending.asked, pending.method)) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(pending)
+    }
+
+    /// Returns the numbers of the requests that meet a condition.
+    fn numbers(&self, is_one: impl Fn(&PendingRelay) -> bool) -> Vec<u64> {
+        self.pending.iter().filter(|(_, pending)| is_one(pending)).map(|(number, _)| *number).collect()
     }
 
     /// Forgets the requests of a fetch that is over.
     pub(super) fn drop_fetch(&mut self, fetch: u64) {
-        self.pending.retain(|_, pending| pending.by != RequestedBy::Fetch(fetch));
+        for number in self.numbers(|pending| pending.by == RequestedBy::Fetch(fetch)) {
+            self.take(number);
+        }
     }
 
     /// Returns the answers to requests of fetches since the last call.
@@ -283,21 +320,20 @@ impl Relays {
     pub(super) fn reply(&mut self, step: &mut Step<'_>, connection: ConnectionId, reply: ClientReply) {
         let number = reply.id.as_ref().and_then(|id| serde_json::from_slice::<u64>(id.as_json()).ok());
         let is_asked =
-            |number: &u64| self.pending.get(number).is_some_and(|pending| pending.relay.asked == connection);
+            |number: &u64| self.pending.get(number).is_some_and(|pending| pending.asked == connection);
         let Some(number) = number.filter(is_asked) else {
             return tracing::debug!("a client's answer was ignored: no request of its id is open");
         };
-        let Some(PendingRelay { relay, by }) = self.pending.remove(&number) else { return };
-        let result = checked(&relay, reply);
-        self.pass_on(step, number, relay.method, by, result);
+        let Some(pending) = self.take(number) else { return };
+        let result = checked(&pending, reply);
+        self.pass_on(step, number, pending, result);
     }
 
     fn pass_on(
         &mut self,
         step: &mut Step<'_>,
         request: u64,
-        method: Method,
-        by: RequestedBy,
+        PendingRelay { method, by, .. }: PendingRelay,
         result: Result<Bytes, RpcError>,
     ) {
         match (by, result) {
@@ -314,24 +350,25 @@ impl Relays {
     pub(super) fn time_out(&mut self, step: &mut Step<'_>, number: u64) {
         let why =
             format!("the client that serves it has not answered for {} seconds", ANSWER_TIMEOUT.as_secs());
-        self.fail(step, &why, |other, _| other == number);
+        self.fail(step, &why, [number]);
     }
 
     /// Fails the requests to a client that can no longer send.
     pub(super) fn end_to(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        self.fail(step, "its client has disconnected", |_, pending| pending.relay.asked == connection);
+        let over = self.numbers(|pending| pending.asked == connection);
+        self.fail(step, "its client has disconnected", over);
     }
 
     /// Fails the requests of a client that can no longer receive.
     pub(super) fn end_for(&mut self, step: &mut Step<'_>, connection: ConnectionId) {
-        self.fail(step, "the client that requested it has disconnected", |_, pending| {
-            pending.by.is_client(connection)
-        });
+        let over = self.numbers(|pending| pending.by.is_client(connection));
+        self.fail(step, "the client that requested it has disconnected", over);
     }
 
     /// Fails all requests: no client can send any more.
     pub(super) fn end_all(&mut self, step: &mut Step<'_>) {
-        self.fail(step, "its client has disconnected", |_, _| true);
+        let over = self.numbers(|_| true);
+        self.fail(step, "its client has disconnected", over);
     }
 
     #[cfg(test)]
@@ -343,12 +380,11 @@ impl Relays {
         self.pending.values().any(|pending| pending.by.is_client(connection))
     }
 
-    fn fail(&mut self, step: &mut Step<'_>, why: &str, is_over: impl Fn(u64, &PendingRelay) -> bool) {
-        let over = self.pending.iter().filter(|(number, pending)| is_over(**number, pending));
-        for number in over.map(|(number, _)| *number).collect::<Vec<_>>() {
-            let Some(PendingRelay { relay, by }) = self.pending.remove(&number) else { continue };
-            let error = RpcError::unavailable(format_args!("`{}`: {why}", relay.uri));
-            self.pass_on(step, number, relay.method, by, Err(error));
+    fn fail(&mut self, step: &mut Step<'_>, why: &str, over: impl IntoIterator<Item = u64>) {
+        for number in over {
+            let Some(pending) = self.take(number) else { continue };
+            let error = RpcError::unavailable(format_args!("`{}`: {why}", pending.uri));
+            self.pass_on(step, number, pending, Err(error));
         }
     }
 }
@@ -374,8 +410,8 @@ fn publishers_of<'a>(uri: &str, servers: &FileServers<'a>) -> BTreeMap<&'a str, 
 }
 
 /// Returns the result in a client's answer, or the error that stands for it.
-fn checked(relay: &Relay, reply: ClientReply) -> Result<Bytes, RpcError> {
-    let Relay { method, uri, .. } = relay;
+fn checked(pending: &PendingRelay, reply: ClientReply) -> Result<Bytes, RpcError> {
+    let PendingRelay { method, uri, .. } = pending;
     let error = reply.error.filter(|error| error != "null");
     match (reply.result, error) {
         (Some(result), None) if is_too_large(*method, &result) => {
@@ -442,8 +478,17 @@ mod tests {
     }
 
     fn route(relays: &Relays, uri: &str, servers: FileServers<'_>) -> Result<Option<Relay>, RpcError> {
+        route_to(relays, Method::ResourceRead, uri, servers)
+    }
+
+    fn route_to(
+        relays: &Relays,
+        method: Method,
+        uri: &str,
+        servers: FileServers<'_>,
+    ) -> Result<Option<Relay>, RpcError> {
         let params = format!(r#"{{"channel":"ahp-root://","uri":"{uri}"}}"#);
-        relays.route(Method::ResourceRead, &Params::from_json(params), || servers)
+        relays.route(method, &Params::from_json(params), || servers)
     }
 
     /// An answer of a client to the request of this number.
@@ -457,12 +502,18 @@ mod tests {
 
     /// Passes a request on. Returns its number.
     fn ask(relays: &mut Relays) -> u64 {
-        let relay = route(relays, "virtual://me/x", server("me")).unwrap().unwrap();
+        ask_for(relays, Method::ResourceRead)
+    }
+
+    fn ask_for(relays: &mut Relays, method: Method) -> u64 {
+        let relay = route_to(relays, method, "virtual://me/x", server("me")).unwrap().unwrap();
         let outputs = outputs_of(|step| relays.ask(step, ASKS, RequestId::inner(7), relay));
-        match outputs[..] {
-            [Output::Frame(SERVES, Frame::Request { number, .. }), Output::Timer(Timer::Relay(timed), _)] => {
+        match &outputs[..] {
+            [Output::Frame(SERVES, Frame::Request { number, params, .. }), Output::Timer(Timer::Relay(timed), _)] =>
+            {
                 assert_eq!(number, timed);
-                number
+                assert!(params.is_unique(), "nothing else holds the params");
+                *number
             }
             _ => panic!("{outputs:?}"),
         }
@@ -531,6 +582,27 @@ mod tests {
         let last = (0..PENDING_PER_CLIENT_MAX).map(|_| ask(&mut relays)).last().unwrap();
         assert!(route(&relays, "virtual://me/x", server("me")).is_err());
         outputs_of(|step| relays.time_out(step, last));
+        assert_eq!(relays.pending(), PENDING_PER_CLIENT_MAX - 1);
         assert!(route(&relays, "virtual://me/x", server("me")).is_ok());
+    }
+
+    #[test]
+    fn requests_for_access_are_limited_apart_from_others() {
+        let mut relays = Relays::default();
+        let requests: Vec<u64> = (0..256).map(|_| ask_for(&mut relays, Method::ResourceRequest)).collect();
+        let request = |relays: &Relays, uri: &str| {
+            route_to(relays, Method::ResourceRequest, uri, server("me")).map(|relay| relay.is_some())
+        };
+        assert!(request(&relays, "virtual://me/x").unwrap_err().message.contains("256 unanswered"));
+        ask(&mut relays);
+        outputs_of(|step| relays.reply(step, SERVES, reply(requests[7], "{}")));
+        assert_eq!((relays.pending(), request(&relays, "virtual://me/x")), (256, Ok(true)));
+        outputs_of(|step| relays.end_to(step, SERVES));
+        assert_eq!(relays.pending(), 0);
+        for _ in 0..256 {
+            ask_for(&mut relays, Method::ResourceRequest);
+        }
+        let long = format!("virtual://me/{}", "x".repeat(URI_BYTES_MAX));
+        assert!(request(&Relays::default(), &long).unwrap_err().message.len() < 1000);
     }
 }
