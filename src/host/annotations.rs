@@ -192,9 +192,12 @@ fn has_had_turn(ledger: &Ledger, chat: ChatKey, id: &str) -> bool {
 /// Returns all annotations of a channel, or those of `ids`, as text; `None` without a channel.
 pub(super) fn annotations_in_words(ledger: &Ledger, uri: &str, ids: Option<&[String]>) -> Option<String> {
     let annotations = ledger.channels.annotations.known(ledger.find(uri)?.annotations()?)?;
-    let chosen = annotations.list().iter().filter(|it| ids.is_none_or(|ids| ids.contains(&it.id)));
-    let mut words: String = chosen.map(describe).collect();
-    let gone = ids.into_iter().flatten().filter(|id| annotations.get(id).is_none()).count();
+    // A client may name very many.
+    let ids: Option<BTreeSet<&String>> = ids.map(|ids| ids.iter().collect());
+    let is_chosen = |it: &&Annotation| ids.as_ref().is_none_or(|ids| ids.contains(&it.id));
+    let chosen: Vec<&Annotation> = annotations.list().iter().filter(is_chosen).collect();
+    let gone = ids.as_ref().map_or(0, |ids| ids.len().saturating_sub(chosen.len()));
+    let mut words: String = chosen.into_iter().map(describe).collect();
     if gone > 0 {
         words += &format!("({gone} of those that were attached: not there any more)\n");
     } else if words.is_empty() {
@@ -306,6 +309,15 @@ mod tests {
         remove_annotations_of(&mut ledger, SESSION);
         assert_eq!(annotations_of(&ledger, SESSION), []);
         assert_eq!(ledger.find(&annotations_uri(URI)), None);
+    }
+
+    #[test]
+    fn id_that_an_attachment_repeats_is_looked_for_once() {
+        let mut ledger = annotated();
+        say(&mut ledger, set(URI, 1)).0.unwrap();
+        let ids = ["gone", "a", "a", "gone", "other"].map(str::to_owned);
+        let words = annotations_in_words(&ledger, &annotations_uri(URI), Some(&ids)).unwrap();
+        assert_eq!(words, "file:///f:\n- text\n(2 of those that were attached: not there any more)\n");
     }
 
     #[test]
