@@ -14,9 +14,10 @@
 //!
 //! Limits: 32 plugins per client and session, the rest is not shown; per plugin 2,000 files and
 //! folders (`tree`), 256 parts (`layouts`), 16 MiB of files, and 30 seconds; 64 MiB of files in
-//! all; 4 fetches with 2 requests each at a time per connection; 1 MiB of what the parts of a
-//! plugin say, and the rest is not shown. Past another limit, the plugin is not loaded, with the
-//! reason. The time in which a client's user decides about access does not count.
+//! all; 4 fetches with 2 requests each at a time per connection, and 256 that wait or run per
+//! client; 1 MiB of what the parts of a plugin say, and the rest is not shown. Past another limit,
+//! the plugin is not loaded, with the reason. The time in which a client's user decides about
+//! access does not count.
 
 mod fetch;
 mod front_matter;
@@ -97,6 +98,9 @@ const CACHED_MAX: usize = 64;
 /// Maximum number of simultaneous fetches per connection, besides those that wait for access.
 const FETCHES_MAX: usize = 4;
 
+/// Maximum number of fetches from one client, with those that wait.
+const FETCHES_OF_CLIENT_MAX: usize = 256;
+
 /// Maximum size of the files that all fetches hold, in bytes.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
@@ -174,6 +178,15 @@ pub(super) struct Plugins {
     /// Sessions with plugins of clients that are awaited, perhaps in another version; each with the
     /// connection that has not sent a plugin in time, or the reason why none could be asked.
     awaited: BTreeMap<(SessionKey, String), Result<ConnectionId, &'static str>>,
+    /// Connections to which the fetches and the awaited clients were last matched.
+    connections: Vec<(ConnectionId, Option<String>, Availability)>,
+}
+
+/// Facts about a connection that decide whether its client is asked.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Availability {
+    answers_requests: bool,
+    is_leaving: bool,
 }
 
 /// Returns the plugins that a session's clients publish, with their clients; of one URI, the first.
@@ -277,6 +290,12 @@ impl Plugins {
                 "its URI has a query or a fragment, so it has no files below".to_owned(),
             );
         }
+        let of_client = self.fetches.values().filter(|fetch| fetch.key.client_id == key.client_id);
+        if of_client.count() >= FETCHES_OF_CLIENT_MAX {
+            return PluginLoad::Failed(
+                "too many plugins of its client are being fetched: publish it again later".to_owned(),
+            );
+        }
         let connection = match connection_to_ask(ledger, &key.client_id) {
             Ok(connection) => connection,
             Err(why) => {
@@ -291,14 +310,13 @@ impl Plugins {
 
     /// Ends the fetches of plugins that no session has any more.
     fn drop_unwanted(&mut self, ledger: &Ledger, relays: &mut Relays) {
-        let is_wanted = |fetch: &Fetch| {
-            ledger.channels.sessions.values().any(|session| {
-                let plugin = session.plugins.get(&fetch.key.client_id, &fetch.key.uri);
-                plugin.is_some_and(|plugin| plugin.key == fetch.key)
-            })
-        };
+        if self.fetches.is_empty() {
+            return;
+        }
+        let plugins = ledger.channels.sessions.values().flat_map(|session| session.plugins.0.values());
+        let wanted: BTreeSet<&PluginKey> = plugins.map(|plugin| &plugin.key).collect();
         self.fetches.retain(|number, fetch| {
-            let is_wanted = is_wanted(fetch);
+            let is_wanted = wanted.contains(&fetch.key);
             if !is_wanted {
                 relays.drop_fetch(*number);
             }
@@ -433,6 +451,8 @@ impl Plugins {
         let client_id = self.fetches.get(&number).map(|fetch| fetch.key.client_id.clone());
         let sessions = self.ended(ledger, relays, number, Err(why));
         let client_id = client_id.unwrap_or_default();
+        // The client may be back already.
+        self.connections.clear();
         self.awaited.extend(sessions.iter().map(|session| ((*session, client_id.clone()), asked)));
         sessions
     }
@@ -440,6 +460,23 @@ impl Plugins {
     /// Returns whether no plugin is being fetched or waits for its client.
     pub(super) fn is_idle(&self) -> bool {
         self.fetches.is_empty() && self.awaited.is_empty()
+    }
+
+    /// Returns whether the connections differ from those at the last call.
+    pub(super) fn connections_changed(&mut self, ledger: &Ledger) -> bool {
+        let presence = &ledger.presence;
+        let now = presence.connections.iter().map(|(connection, client)| {
+            let is_leaving = presence.leaving.contains(connection);
+            let availability =
+                Availability { answers_requests: client.abilities.answers_requests, is_leaving };
+            (*connection, client.client_id.as_deref(), availability)
+        });
+        let before = self.connections.iter();
+        if now.clone().eq(before.map(|(connection, id, it)| (*connection, id.as_deref(), *it))) {
+            return false;
+        }
+        self.connections = now.map(|(connection, id, it)| (connection, id.map(str::to_owned), it)).collect();
+        true
     }
 
     /// Returns the sessions with plugins of awaited clients that are back, or cannot be asked for

@@ -959,6 +959,49 @@ fn fetches_of_a_client_and_its_plugins_are_limited() {
 }
 
 #[test]
+fn fetches_of_one_client_that_wait_are_limited() {
+    let mut world = World::new(Vec::new());
+    connect(&mut world.ledger, ConnectionId(7), "other");
+    answers(&mut world, ConnectionId(7), true);
+    let key = |client: &str, at: usize| PluginKey {
+        client_id: client.to_owned(),
+        uri: format!("virtual:/{at}"),
+        nonce: None,
+    };
+    let mut load = |key: PluginKey| match world.plugins.load(&world.ledger, SESSION, &key) {
+        PluginLoad::Loading => String::new(),
+        PluginLoad::Failed(why) => why,
+        PluginLoad::Loaded(_) => panic!("{key:?}"),
+    };
+    for at in 0..256 {
+        assert_eq!(load(key(MY_ID, at)), "");
+    }
+    assert_eq!(load(key(MY_ID, 0)), "", "it is being fetched already");
+    assert!(load(key(MY_ID, 256)).contains("too many plugins of its client are being fetched"));
+    assert_eq!(load(key("other", 256)), "");
+}
+
+#[test]
+fn fetches_are_matched_to_connections_again_only_when_these_have_changed() {
+    let mut world = World::new(Vec::new());
+    let mut is_changed = |change: fn(&mut World)| {
+        change(&mut world);
+        let World { ledger, plugins, .. } = &mut world;
+        [plugins.connections_changed(ledger), plugins.connections_changed(ledger)]
+    };
+    let changes: [fn(&mut World); 5] = [
+        |_| {},
+        |world| answers(world, ME, false),
+        |world| connect(&mut world.ledger, ConnectionId(7), "other"),
+        |world| connect(&mut world.ledger, ConnectionId(7), MY_ID),
+        |world| drop(world.ledger.presence.leaving.insert(ME)),
+    ];
+    for change in changes {
+        assert_eq!(is_changed(change), [true, false]);
+    }
+}
+
+#[test]
 fn warning_about_plugins_beyond_the_limit_is_logged_once_per_publication() {
     let uris: Vec<String> = (0..40).map(|at| format!("{URI}{at}")).collect();
     let publication = |nonce| uris.iter().map(|uri| (uri.as_str(), Some(nonce))).collect::<Vec<_>>();

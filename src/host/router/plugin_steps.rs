@@ -33,7 +33,10 @@ pub(super) fn settle_plugins(
     if plugins.is_idle() {
         return;
     }
-    let answers = relays.take_fetched();
+    let (answers, are_others) = (relays.take_fetched(), plugins.connections_changed(ledger));
+    if answers.is_empty() && !are_others {
+        return;
+    }
     let mut changed = plugins.answered(ledger, relays, step, answers);
     changed.dedup();
     show(ledger, step, &changed);
