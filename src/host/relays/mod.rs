@@ -218,12 +218,13 @@ impl Relays {
             rest.strip_prefix("//").map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(rest));
         let named = authority.map(|name| percent_decode_str(name).decode_utf8_lossy());
         let publishers = publishers_of(uri, servers);
-        // URI libraries write an authority in lower case; an exactly equal id has precedence.
+        // URI libraries write an authority in lower case; an exactly equal id has precedence. A
+        // client that is named has precedence over those that publish a URI above its files.
         let serves = |id: &str| {
             let is_named = |how: fn(&str, &str) -> bool| named.as_deref().is_some_and(|named| how(named, id));
             let ways = [
-                is_named(|named, id| named.to_lowercase() == id.to_lowercase()),
                 publishers.contains_key(id),
+                is_named(|named, id| named.to_lowercase() == id.to_lowercase()),
                 is_named(|named, id| named == id),
             ];
             // Among publishers, the one with the longest published URI is nearest.
@@ -231,10 +232,13 @@ impl Relays {
         };
         let there = servers.clients.iter().filter(|client| !client.is_leaving && !client.answers_nothing);
         let ranked = there.filter_map(|client| Some((serves(client.client_id?)?, client.connection)));
-        match ranked.max() {
-            Some((_, connection)) => ServedBy::Client(connection),
+        let best = ranked.max();
+        let found = best.map(|((way, _), _)| way);
+        match best {
+            Some(((1.., _), connection)) => ServedBy::Client(connection),
             // A client that answers nothing serves nothing.
-            None if self.is_disconnected(servers, |id| serves(id).is_some()) => ServedBy::Gone,
+            _ if self.is_disconnected(servers, |id| serves(id).map(|(way, _)| way) > found) => ServedBy::Gone,
+            Some((_, connection)) => ServedBy::Client(connection),
             None => ServedBy::Nobody,
         }
     }
@@ -604,5 +608,32 @@ mod tests {
         }
         let long = format!("virtual://me/{}", "x".repeat(URI_BYTES_MAX));
         assert!(request(&Relays::default(), &long).unwrap_err().message.len() < 1000);
+    }
+
+    #[test]
+    fn publisher_of_a_uri_above_does_not_get_what_another_client_serves() {
+        const EVIL: ConnectionId = ConnectionId(3);
+        let servers = |is_named_there| {
+            let mut servers = server("ABC");
+            servers.clients[0].client_id = Some("ABC").filter(|_| is_named_there);
+            servers.clients.push(FileServer {
+                connection: EVIL,
+                client_id: Some("evil"),
+                ..servers.clients[0]
+            });
+            servers.published.push(("evil", "virtual:"));
+            servers
+        };
+        let asked = |relays: &Relays, uri: &str, is_named_there| {
+            route(relays, uri, servers(is_named_there)).map(|relay| relay.map(|relay| relay.asked))
+        };
+        let mut relays = Relays::default();
+        for uri in ["virtual://abc/x", "virtual://ABC/x"] {
+            assert_eq!(asked(&relays, uri, true), Ok(Some(SERVES)), "{uri}");
+        }
+        assert_eq!(asked(&relays, "virtual://abc/x", false), Ok(Some(EVIL)), "no client has that name");
+        relays.note_disconnected("ABC".to_owned());
+        assert!(asked(&relays, "virtual://abc/x", false).is_err(), "the client may come back");
+        assert_eq!(asked(&relays, "virtual://other/x", false), Ok(Some(EVIL)));
     }
 }
