@@ -17,8 +17,8 @@ use clap::Args;
 use crate::backend::acp::{program, AgentSpec};
 use crate::check::{self, Checked};
 use crate::cli::WhichAgents;
-use crate::config;
 use crate::config::sections::{key_of, take_agent, without_agent, without_empty};
+use crate::config::{self, Stamp};
 use crate::files::folders::PathRefusal;
 use crate::files::links::behind_links;
 use crate::files::named::{self, Expected};
@@ -113,12 +113,37 @@ const AGENTS: &[ListedAgent] = &[
     },
 ];
 
-/// Package managers, in order of preference, each with the words that install a package for all
-/// folders, and those that remove one.
-const MANAGERS: [(&str, &[&str], &[&str]); 3] = [
-    ("npm", &["install", "--global"], &["uninstall", "--global"]),
-    ("pnpm", &["add", "--global"], &["remove", "--global"]),
-    ("bun", &["add", "--global"], &["remove", "--global"]),
+/// Package manager.
+struct Manager {
+    name: &'static str,
+    /// Words that install a package for all folders.
+    install: &'static [&'static str],
+    /// Words that remove such a package.
+    remove: &'static [&'static str],
+    /// Parts of the paths of the programs that it has installed, with `/` as separator.
+    places: &'static [&'static str],
+}
+
+/// Package managers, in order of preference. The places of a later one are more specific.
+static MANAGERS: [Manager; 3] = [
+    Manager {
+        name: "npm",
+        install: &["install", "--global"],
+        remove: &["uninstall", "--global"],
+        places: &["/node_modules/"],
+    },
+    Manager {
+        name: "pnpm",
+        install: &["add", "--global"],
+        remove: &["remove", "--global"],
+        places: &["/.pnpm/", "/pnpm/"],
+    },
+    Manager {
+        name: "bun",
+        install: &["add", "--global"],
+        remove: &["remove", "--global"],
+        places: &["/.bun/", "/install/global/node_modules/"],
+    },
 ];
 
 /// Mode of a new configuration file.
@@ -197,7 +222,7 @@ pub fn add(asked: &AddAgent, guard: &GuardProgram) -> anyhow::Result<Checked> {
             print(&format!("`{}` is installed: {}\n", agent.command, found.display()))?;
             None
         }
-        (false, _) => Some(installation(agent)?),
+        (false, _) => Some(installation(agent, None)?),
     };
     let mut plan = String::new();
     if let Some(install) = &install {
@@ -216,13 +241,23 @@ pub fn add(asked: &AddAgent, guard: &GuardProgram) -> anyhow::Result<Checked> {
     check_one(section, &file, guard)
 }
 
-/// Installs the newest version of a configured agent of the list.
+/// Installs the newest version of a configured agent of the list, with the package manager that has
+/// installed it.
 pub fn update(asked: &UpdateAgent, guard: &GuardProgram) -> anyhow::Result<Checked> {
     let file = asked.edit.file()?;
-    let agent = listed(&file, &asked.name)?;
-    let install = installation(agent)?;
+    let (agent, program) = listed(&file, &asked.name)?;
+    let install = installation(agent, program.as_deref())?;
     asked.edit.confirm(&format!("{} ({})\nruns      {}\n", agent.title, asked.name, shown(&install)))?;
+    let before = program.as_deref().and_then(Stamp::of);
     run(&install)?;
+    if let Some(program) = program.filter(|program| before.is_some() && Stamp::of(program) == before) {
+        print(&format!(
+            "`{}` is unchanged: it is the newest version, or `{}` has installed another copy, which is not the one \
+             that the configuration starts\n",
+            program.display(),
+            install[0]
+        ))?;
+    }
     check_one(&asked.name, &file, guard)
 }
 
@@ -233,9 +268,9 @@ pub fn remove(asked: &RemoveAgent) -> anyhow::Result<Checked> {
         |before: &str| without_agent(before, &asked.name).with_context(|| format!("`{}`", file.display()));
     edit(&read(&file)?.0)?;
     let mut plan = format!("removes   [agents.{}] from {}\n", asked.name, file.display());
-    if let Ok(agent) = listed(&file, &asked.name) {
-        if let Some((manager, _, remove)) = manager() {
-            let command = [&[manager], remove, agent.packages].concat().join(" ");
+    if let Ok((agent, program)) = listed(&file, &asked.name) {
+        if let Some(manager) = program.as_deref().and_then(Manager::of).or_else(Manager::first) {
+            let command = [&[manager.name], manager.remove, agent.packages].concat().join(" ");
             writeln!(plan, "then      its program stays; `{command}` removes it")?;
         }
     }
@@ -282,8 +317,8 @@ fn list() -> String {
     printed
 }
 
-/// Returns the agent of the list that a section of the file starts.
-fn listed(file: &Path, name: &str) -> anyhow::Result<&'static ListedAgent> {
+/// Returns the agent of the list that a section of the file starts, and its program, if it exists.
+fn listed(file: &Path, name: &str) -> anyhow::Result<(&'static ListedAgent, Option<PathBuf>)> {
     let agents = config::agents(&[], Some(file), None)?;
     let agent = agents.iter().find(|agent| agent.name == name);
     let agent = agent.with_context(|| format!("there is no agent `{name}` in `{}`", file.display()))?;
@@ -293,23 +328,29 @@ fn listed(file: &Path, name: &str) -> anyhow::Result<&'static ListedAgent> {
     // Of those with one command, the most settings in the section decide, then the list's order.
     candidates.sort_by_key(|listed| std::cmp::Reverse(listed.fits(agent)));
     let by_name = || candidates.iter().copied().find(|listed| listed.name == name);
-    let found = program::find(&agent.program, None, &Default::default()).ok();
-    let by_place = found.and_then(|program| listed_by_place(&program)).filter(starts);
+    let found = program::find(&agent.program, agent.directory.as_deref(), &agent.environment).ok();
+    let by_place = found.as_deref().and_then(listed_by_place).filter(starts);
     let listed = by_place.or_else(by_name).or(candidates.first().copied());
-    listed.with_context(|| {
+    let listed = listed.with_context(|| {
         format!("the agent `{name}` is not one of the list: `ahp-sidecar agents add` prints it")
-    })
+    })?;
+    Ok((listed, found))
 }
 
 /// Returns the agent of the list whose package has installed a program; `None` if the program is
 /// not in the folder of a package.
 fn listed_by_place(program: &Path) -> Option<&'static ListedAgent> {
-    let real = canonical(program).ok()?;
-    let real = with_slashes(&real).to_string_lossy().into_owned();
+    let real = real_path(program)?;
     let has_it = |agent: &&ListedAgent| {
         agent.packages.first().is_some_and(|package| real.contains(&format!("/node_modules/{package}/")))
     };
     AGENTS.iter().find(has_it)
+}
+
+/// Returns the path of a program behind links, with `/` as separator.
+fn real_path(program: &Path) -> Option<String> {
+    let real = canonical(program).ok()?;
+    Some(with_slashes(&real).to_string_lossy().into_owned())
 }
 
 impl ListedAgent {
@@ -326,21 +367,44 @@ impl ListedAgent {
     }
 }
 
-fn manager() -> Option<(&'static str, &'static [&'static str], &'static [&'static str])> {
-    MANAGERS
-        .into_iter()
-        .find(|(name, _, _)| program::find(Path::new(name), None, &Default::default()).is_ok())
+impl Manager {
+    /// Returns the first one on the search path.
+    fn first() -> Option<&'static Self> {
+        MANAGERS.iter().find(|manager| manager.is_installed())
+    }
+
+    /// Returns the one that has installed a program, by the program's path; `None` if that does not
+    /// tell, as with the scripts that npm writes on Windows.
+    fn of(program: &Path) -> Option<&'static Self> {
+        let real = real_path(program)?;
+        MANAGERS.iter().rfind(|manager| manager.places.iter().any(|place| real.contains(place)))
+    }
+
+    fn is_installed(&self) -> bool {
+        program::find(Path::new(self.name), None, &Default::default()).is_ok()
+    }
 }
 
-/// Returns the command line that installs the newest version of an agent.
-fn installation(agent: &ListedAgent) -> anyhow::Result<Vec<String>> {
-    let names: Vec<&str> = MANAGERS.iter().map(|(name, _, _)| *name).collect();
-    let (manager, install, _) = manager().with_context(|| {
-        format!("there is no package manager ({}): install Node.js, which has npm", names.join(", "))
-    })?;
+/// Returns the command line that installs the newest version of an agent in the place of this
+/// program, if there is one.
+fn installation(agent: &ListedAgent, program: Option<&Path>) -> anyhow::Result<Vec<String>> {
+    let installed = program.and_then(|program| Some((program, Manager::of(program)?)));
+    let manager = match installed {
+        Some((program, manager)) if !manager.is_installed() => bail!(
+            "`{}` was installed by `{}`, which is not on the search path: put it there, or update the program yourself",
+            program.display(),
+            manager.name
+        ),
+        Some((_, manager)) => manager,
+        None => Manager::first().with_context(|| {
+            let names = MANAGERS.iter().map(|manager| manager.name).collect::<Vec<_>>().join(", ");
+            format!("there is no package manager ({names}): install Node.js, which has npm")
+        })?,
+    };
     // Without a version, npm silently takes an older one that supports an old Node.
     let packages = agent.packages.iter().map(|package| format!("{package}@latest"));
-    Ok([manager].iter().chain(install).map(|word| (*word).to_owned()).chain(packages).collect())
+    let words = [manager.name].into_iter().chain(manager.install.iter().copied());
+    Ok(words.map(str::to_owned).chain(packages).collect())
 }
 
 fn shown(command: &[String]) -> String {

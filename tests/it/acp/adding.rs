@@ -225,6 +225,51 @@ fn package_of_a_shared_command_is_the_one_that_is_installed_or_configured() {
 }
 
 #[test]
+fn agent_is_updated_by_the_package_manager_that_has_installed_it() {
+    let adding = Adding::new(Some("[agents.opencode]\ncommand = 'opencode'\nargs = ['acp']\n"));
+    let install = |folder: &str| {
+        let place = format!("{folder}/node_modules/opencode-ai/bin");
+        fs::create_dir_all(adding.path(&place)).unwrap();
+        fs::copy(adding.path("bin/agent"), adding.path(&format!("{place}/main"))).unwrap();
+        let link = adding.path("bin/opencode");
+        fs::remove_file(&link).unwrap_or_default();
+        std::os::unix::fs::symlink(format!("../{place}/main"), link).unwrap();
+        adding.path(&format!("{place}/main"))
+    };
+    let update = |manager: &str, folder: &str, installs: &str| {
+        let real = install(folder);
+        for other in ["npm", "pnpm", "bun"] {
+            adding.write_program(other, "#!/bin/sh\necho wrong >> \"$0\"\n");
+        }
+        let installs = installs.replace("REAL", &real).replace("AGENT", &adding.path("bin/agent"));
+        adding.write_program(
+            manager,
+            &format!("#!/bin/sh\necho {manager} \"$@\" > {}\n{installs}\n", adding.path("installed")),
+        );
+        let (status, said) = adding.run(&["update", "opencode", "--yes"]);
+        assert_eq!(status, Some(0), "{said}");
+        (adding.read("installed"), said)
+    };
+    let renewed = "rm REAL; cp AGENT REAL.new; mv REAL.new REAL; echo '#' >> REAL";
+    for (manager, folder, words) in [
+        ("npm", "lib", "npm install --global"),
+        ("bun", ".bun/install/global", "bun add --global"),
+        ("pnpm", "pnpm/global/5/.pnpm/opencode-ai@1", "pnpm add --global"),
+    ] {
+        let (installed, said) = update(manager, folder, renewed);
+        assert_eq!(installed, format!("{words} opencode-ai@latest\n"), "{said}");
+        assert!(!said.contains("is unchanged"), "{said}");
+    }
+    let (_, said) = update("bun", ".bun/install/global", "true");
+    assert!(said.contains("bin/opencode` is unchanged: it is the newest version, or `bun`"), "{said}");
+    fs::remove_file(adding.path("bin/bun")).unwrap();
+    let (status, said) = adding.run(&["update", "opencode", "--yes"]);
+    assert!(status == Some(2) && said.contains("`bun`, which is not on the search path"), "{said}");
+    let (status, said) = adding.run(&["remove", "opencode", "--yes"]);
+    assert!(status == Some(0) && said.contains("bun remove --global opencode-ai"), "{said}");
+}
+
+#[test]
 fn error_in_the_file_has_its_place_and_no_value() {
     let adding = Adding::new(Some("[agents.a]\ncommand = \"a\"\nenv = { KEY = s3cret }\n"));
     for arguments in [&["add", "opencode", "--yes"][..], &["remove", "a", "--yes"], &["update", "a", "--yes"]]
