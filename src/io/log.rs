@@ -201,8 +201,11 @@ impl Subscriber for LogSubscriber {
         event.record(&mut entry);
         let line = one_line(redact(&entry.text).as_bytes());
         let who = self.log.log_readers.interested_readers(meta, entry.connection);
-        let (is_new, who) =
-            if *meta.level() <= Level::WARN { self.log.note(&line, who) } else { (true, who) };
+        let (is_new, who) = if *meta.level() <= Level::WARN {
+            self.log.note(&line, who, self.writes(meta))
+        } else {
+            (true, who)
+        };
         self.log.log_readers.send(&who, &line);
         if is_new && self.writes(meta) {
             self.log.exports.note(event, entry.connection);
@@ -275,24 +278,37 @@ struct Repeated {
     since: Instant,
     /// Readers that have received the warning.
     who: Vec<u32>,
+    /// Set if the log has the warning, and not only its readers.
+    is_written: bool,
+}
+
+/// Count of a repeated warning.
+#[derive(Debug, PartialEq)]
+struct RepeatCount {
+    line: Vec<u8>,
+    /// Readers to send it to.
+    who: Vec<u32>,
+    /// Set if the log has the warning, and not only its readers.
+    is_written: bool,
 }
 
 impl Repeated {
     /// Returns the line with the count, if not zero, and restarts the counting.
-    fn take(&mut self, now: Instant) -> Option<(Vec<u8>, Vec<u32>)> {
+    fn take(&mut self, now: Instant) -> Option<RepeatCount> {
         let (count, since) = (std::mem::take(&mut self.count), std::mem::replace(&mut self.since, now));
         let text = String::from_utf8_lossy(&self.text);
         let times = if count == 1 { "once more".to_owned() } else { format!("{count} more times") };
         let within = now.saturating_duration_since(since).as_secs().max(1);
         let line = format!("({times} within {within} s:{})\n", text.trim_end());
-        (count > 0).then(|| (line.into_bytes(), self.who.clone()))
+        let (line, who, is_written) = (line.into_bytes(), self.who.clone(), self.is_written);
+        (count > 0).then_some(RepeatCount { line, who, is_written })
     }
 }
 
 impl Repeats {
     /// Records a line. Returns false if it repeats a recent one and must not be written, and the
     /// readers among these that have not received it.
-    fn note(&mut self, line: &[u8], mut who: Vec<u32>, now: Instant) -> (bool, Vec<u32>) {
+    fn note(&mut self, line: &[u8], mut who: Vec<u32>, is_written: bool, now: Instant) -> (bool, Vec<u32>) {
         let text = line.iter().position(|byte| *byte == b' ').map_or(line, |at| &line[at..]);
         if let Some(repeated) = self.0.iter_mut().find(|repeated| repeated.text == text) {
             repeated.count += 1;
@@ -300,12 +316,13 @@ impl Repeats {
             repeated.who.extend(&who);
             return (false, who);
         }
+        let new = || Repeated { text: text.to_vec(), count: 0, since: now, who: who.clone(), is_written };
         if self.0.len() < REMEMBERED_MAX {
-            self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.clone() });
+            self.0.push_back(new());
         } else if let Some(at) = self.0.iter().position(|repeated| repeated.count == 0) {
             // Repeated warnings are retained until their count is written.
             self.0.remove(at);
-            self.0.push_back(Repeated { text: text.to_vec(), count: 0, since: now, who: who.clone() });
+            self.0.push_back(new());
         }
         (true, who)
     }
@@ -317,13 +334,13 @@ impl Repeats {
     }
 
     /// Returns the counts that are due, and drops warnings that have not repeated.
-    fn take_due(&mut self, now: Instant) -> Vec<(Vec<u8>, Vec<u32>)> {
+    fn take_due(&mut self, now: Instant) -> Vec<RepeatCount> {
         let is_due = |repeated: &Repeated| now.saturating_duration_since(repeated.since) >= COUNTED_FOR;
         self.0.retain(|repeated| repeated.count > 0 || !is_due(repeated));
         self.0.iter_mut().filter(|repeated| is_due(repeated)).filter_map(|it| it.take(now)).collect()
     }
 
-    fn take_all(&mut self) -> Vec<(Vec<u8>, Vec<u32>)> {
+    fn take_all(&mut self) -> Vec<RepeatCount> {
         self.0.drain(..).filter_map(|mut repeated| repeated.take(Instant::now())).collect()
     }
 }
@@ -337,11 +354,11 @@ impl LogState {
 impl Log {
     /// Records a warning. Returns whether to write it, rather than only count it, and the readers
     /// to send it to.
-    fn note(&self, line: &[u8], who: Vec<u32>) -> (bool, Vec<u32>) {
+    fn note(&self, line: &[u8], who: Vec<u32>, is_written: bool) -> (bool, Vec<u32>) {
         let now = Instant::now();
         let mut repeats = self.state.repeats();
         let counted: Vec<_> = repeats.take_due(now);
-        let (was_waiting, noted) = (repeats.due().is_some(), repeats.note(line, who, now));
+        let (was_waiting, noted) = (repeats.due().is_some(), repeats.note(line, who, is_written, now));
         let wakes = !was_waiting && repeats.due().is_some();
         drop(repeats);
         self.write_counts(counted);
@@ -352,11 +369,13 @@ impl Log {
         noted
     }
 
-    fn write_counts(&self, counts: Vec<(Vec<u8>, Vec<u32>)>) {
-        for (line, who) in counts {
+    fn write_counts(&self, counts: Vec<RepeatCount>) {
+        for RepeatCount { line, who, is_written } in counts {
             self.log_readers.send(&who, &line);
-            self.exports.note_repetition();
-            self.forward(line);
+            if is_written {
+                self.exports.note_repetition();
+                self.forward(line);
+            }
         }
     }
 }
@@ -469,6 +488,11 @@ impl Log {
 mod tests {
     use super::*;
 
+    /// The count of the warning `a` for these readers.
+    fn count_of(times: &str, who: Vec<u32>) -> RepeatCount {
+        RepeatCount { line: format!("({times}: WARN a)\n").into_bytes(), who, is_written: true }
+    }
+
     #[test]
     fn log_entry_is_one_line_without_control_characters() {
         assert_eq!(one_line("WARN ä \"x\\n\"\n".as_bytes()), "WARN ä \"x\\n\"\n".as_bytes());
@@ -514,37 +538,73 @@ mod tests {
     fn warning_that_repeats_is_written_once_and_then_counted() {
         let (mut repeats, begin) = (Repeats::default(), Instant::now());
         let at = |seconds| begin + Duration::from_secs(seconds);
-        assert_eq!(repeats.note(b"10:00 WARN a\n", vec![1], begin), (true, vec![1]));
-        assert!(repeats.due().is_none() && repeats.note(b"10:01 WARN b\n", vec![], begin).0);
+        assert_eq!(repeats.note(b"10:00 WARN a\n", vec![1], true, begin), (true, vec![1]));
+        assert!(repeats.due().is_none() && repeats.note(b"10:01 WARN b\n", vec![], true, begin).0);
         for second in 1..=20 {
-            assert_eq!(repeats.note(b"10:02 WARN a\n", vec![1], at(second)), (false, vec![]));
+            assert_eq!(repeats.note(b"10:02 WARN a\n", vec![1], true, at(second)), (false, vec![]));
         }
         assert_eq!((repeats.due(), repeats.take_due(at(29))), (Some(at(30)), Vec::new()));
-        let counted = (b"(20 more times within 30 s: WARN a)\n".to_vec(), vec![1]);
+        let counted = count_of("20 more times within 30 s", vec![1]);
         assert_eq!(repeats.take_due(at(30)), [counted]);
-        assert!(!repeats.note(b"10:03 WARN a\n", vec![1], at(31)).0, "it is counted anew");
-        assert!(repeats.note(b"10:03 WARN b\n", vec![], at(31)).0, "it was not repeated for long enough");
-        assert_eq!(repeats.take_all(), [(b"(once more within 1 s: WARN a)\n".to_vec(), vec![1])]);
+        assert!(!repeats.note(b"10:03 WARN a\n", vec![1], true, at(31)).0, "it is counted anew");
+        assert!(
+            repeats.note(b"10:03 WARN b\n", vec![], true, at(31)).0,
+            "it was not repeated for long enough"
+        );
+        assert_eq!(repeats.take_all(), [count_of("once more within 1 s", vec![1])]);
     }
 
     #[test]
     fn warning_that_repeats_is_sent_once_to_a_later_reader() {
         let (mut repeats, now) = (Repeats::default(), Instant::now());
-        assert_eq!(repeats.note(b"10:00 WARN a\n", vec![1], now), (true, vec![1]));
-        assert_eq!(repeats.note(b"10:01 WARN a\n", vec![1, 2], now), (false, vec![2]));
-        assert_eq!(repeats.note(b"10:02 WARN a\n", vec![2], now), (false, vec![]));
-        assert_eq!(repeats.take_all(), [(b"(2 more times within 1 s: WARN a)\n".to_vec(), vec![1, 2])]);
+        assert_eq!(repeats.note(b"10:00 WARN a\n", vec![1], true, now), (true, vec![1]));
+        assert_eq!(repeats.note(b"10:01 WARN a\n", vec![1, 2], true, now), (false, vec![2]));
+        assert_eq!(repeats.note(b"10:02 WARN a\n", vec![2], true, now), (false, vec![]));
+        assert_eq!(repeats.take_all(), [count_of("2 more times within 1 s", vec![1, 2])]);
+    }
+
+    #[test]
+    fn count_of_a_warning_that_the_log_leaves_out_is_only_sent_to_readers() {
+        let (sender, lines) = sync_channel(LINES_MAX);
+        let log = Log {
+            sender,
+            state: Arc::default(),
+            log_readers: LogReaders::default(),
+            exports: LogExports::default(),
+        };
+        let filtered = |level: LevelFilter| Targets::new().with_target(module_path!(), level);
+        let (send, read) = std::sync::mpsc::channel();
+        let reader = LogReader::new(filtered(LevelFilter::WARN), move |line| send.send(line).unwrap());
+        log.log_readers.join(1, reader);
+        let subscriber = LogSubscriber { filter: filtered(LevelFilter::ERROR), log: log.clone() };
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..3 {
+                tracing::warn!("a warning for readers");
+                tracing::error!("an error for all");
+            }
+        });
+        log.flush_briefly();
+        let counted = |line: &String| line.contains("2 more times");
+        let read: Vec<String> = read.try_iter().collect();
+        assert_eq!((read.len(), read.iter().filter(|it| counted(it)).count()), (4, 2), "{read:?}");
+        let written: Vec<String> = lines
+            .try_iter()
+            .map(|line| String::from_utf8(line).unwrap())
+            .filter(|line| !line.is_empty())
+            .collect();
+        assert_eq!((written.len(), written.iter().filter(|it| counted(it)).count()), (2, 1), "{written:?}");
+        assert!(written.iter().all(|line| line.contains("an error for all")), "{written:?}");
     }
 
     #[test]
     fn distinct_warnings_take_bounded_memory() {
         let (mut repeats, now) = (Repeats::default(), Instant::now());
-        let mut is_new = |line: &str| repeats.note(line.as_bytes(), vec![], now).0;
+        let mut is_new = |line: &str| repeats.note(line.as_bytes(), vec![], true, now).0;
         assert!(is_new("0 WARN first\n") && !is_new("0 WARN first\n"));
         for number in 0..1000 {
             assert!(is_new(&format!("0 WARN {number}\n")));
         }
         assert_eq!(repeats.0.len(), REMEMBERED_MAX);
-        assert!(!repeats.note(b"0 WARN first\n", vec![], now).0, "one that repeats is remembered");
+        assert!(!repeats.note(b"0 WARN first\n", vec![], true, now).0, "one that repeats is remembered");
     }
 }
