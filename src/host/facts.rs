@@ -20,4 +20,7 @@ pub(super) enum Fact {
     PluginsMayDiffer(SessionKey),
     /// A turn of a chat has ended.
     TurnEnded(ChatKey),
+    /// The next queued message of a chat may start. A turn may end in the step in which it starts,
+    /// so the next one starts in the loop over the facts: a call would recurse for each message.
+    QueueMayContinue(ChatKey),
 }

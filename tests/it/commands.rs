@@ -227,6 +227,29 @@ fn command_line_fails_without_a_free_terminal_and_is_a_message_if_disabled() {
     assert_eq!(chat.agent_prompt().unwrap().1, "!ls");
 }
 
+#[test]
+fn queued_command_lines_without_a_free_terminal_end_on_a_small_stack() {
+    let run_queue = || {
+        let mut chat = Chat::new(Limits { ptys: 1, ..Limits::default() });
+        let claim = json!({ "kind": "client", "clientId": "me" });
+        chat.world.request(CLIENT, "createTerminal", json!({ "channel": "x:/1", "claim": claim }));
+        chat.start("t1", "work");
+        let (run, ..) = chat.agent_prompt().unwrap();
+        for number in 0..1000 {
+            assert_eq!(chat.world.pend(CLIENT, CHAT, "queued", &format!("q{number}"), "!ls"), None);
+        }
+        chat.actions();
+        chat.world.report(chat.key, run, TurnEvent::Ended(TurnEnd::Complete));
+        let actions = chat.actions();
+        let of_type = |name: &'static str| actions.iter().filter(move |it| it["type"] == name);
+        let started: Vec<_> = of_type("chat/turnStarted").map(|it| it["queuedMessageId"].clone()).collect();
+        let queued: Vec<_> = (0..1000).map(|number| json!(format!("q{number}"))).collect();
+        assert_eq!((started, of_type("chat/turnComplete").count()), (queued, 1001));
+    };
+    // The main thread of a program has 1 MiB on Windows.
+    std::thread::Builder::new().stack_size(1 << 20).spawn(run_queue).unwrap().join().unwrap();
+}
+
 /// Maximum bytes of a command's output in the text of its call, and maximum bytes of all
 /// transcripts of commands sent to the agent with a message.
 const TEXT_BYTES: usize = 16 << 10;

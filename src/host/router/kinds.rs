@@ -125,6 +125,7 @@ impl Host {
                     self.changes.checkpoints.checkpoint_after_turn(&mut self.ledger, step, chat);
                     automation_steps::end_run_of(self, step, chat);
                 }
+                Fact::QueueMayContinue(chat) => self.take_next_queued(step, chat),
             }
         }
     }

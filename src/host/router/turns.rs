@@ -17,6 +17,7 @@ use crate::host::chats::turns::{Ending, TRIAL};
 use crate::host::chats::{attached, pending, turns};
 use crate::host::configuration::selection;
 use crate::host::effects::{ChatKey, Command, Output, Record, Timer, TurnCause};
+use crate::host::facts::Fact;
 use crate::host::model::{AgentLink, Chat, Run, RunPhase, Session, TitleBy};
 use crate::host::terminals::commands;
 use crate::host::{catalogue, clients, limits, Host, Step};
@@ -181,15 +182,15 @@ impl Host {
         ending: Ending,
         origin: Option<ActionOrigin>,
     ) {
-        let held = matches!(ending, Ending::Failed { resumable: true, .. });
-        turns::end_turn_without_advance(&mut self.ledger, step, key, ending, origin);
-        self.deliver(step);
-        if held {
+        // Before the facts are delivered: an earlier one may continue the queue.
+        if matches!(ending, Ending::Failed { resumable: true, .. }) {
             if let Some(chat) = self.ledger.channels.chats.known_mut(key) {
                 chat.queue_held = true;
             }
         }
-        self.take_next_queued(step, key);
+        turns::end_turn_without_advance(&mut self.ledger, step, key, ending, origin);
+        self.deliver(step);
+        step.facts.push_back(Fact::QueueMayContinue(key));
     }
 
     /// Starts the waiting run if its agent is ready.
