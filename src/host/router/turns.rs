@@ -11,6 +11,7 @@ use ahp_types::state::PendingMessage;
 
 use crate::host::agents::conversations;
 use crate::host::catalogue::ahead;
+use crate::host::catalogue::chats::reopen_session;
 use crate::host::changes::checkpoints;
 use crate::host::chats::pending::PendingPlace;
 use crate::host::chats::turns::{Ending, TRIAL};
@@ -163,8 +164,10 @@ impl Host {
             chat.handle = None;
         }
         catalogue::sync_chat(&mut self.ledger, step, key);
-        if !conversations::is_creating(&self.ledger, key) {
-            conversations::close_conversation(&mut self.ledger, step, key);
+        conversations::close_conversation(&mut self.ledger, step, key);
+        // Turns wait for a session that is being created, so its creation goes on.
+        if let Some(session) = self.ledger.channels.chats.known(key).map(|chat| chat.session) {
+            reopen_session(&mut self.ledger, &self.agents, step, session);
         }
         self.take_next_queued(step, key);
     }
