@@ -16,6 +16,7 @@ use crate::host::effects::{
 };
 use crate::host::facts::Fact;
 use crate::host::ledger::Ledger;
+use crate::host::model::{AgentLink, RunPhase};
 use crate::host::testing::{
     actions_in, chat, commands_in, outputs_of, registry, start_turn, step_at, with_session, CHAT,
 };
@@ -82,6 +83,24 @@ fn what_a_turn_leaves_open_is_closed_before_its_only_end() {
     assert_eq!(commands_in(&outputs), [&Command::Cancel { run }]);
     let (outputs, facts) = end();
     assert!(outputs.is_empty() && facts.is_empty(), "it has ended");
+}
+
+#[test]
+fn own_turn_of_an_agent_that_ends_before_its_start_is_cancelled_at_the_agent() {
+    for (is_own, link) in [(true, AgentLink::Open), (true, AgentLink::Closed), (false, AgentLink::Open)] {
+        let mut ledger = with_session();
+        let run = start_turn(&mut ledger, "t");
+        let it = chat(&mut ledger);
+        it.agent = link;
+        let waiting = it.run.as_mut().unwrap();
+        (waiting.is_own, waiting.phase) = (is_own, RunPhase::Waiting { resume: false });
+        let ending = Ending::Cancelled { meta: None };
+        let outputs = outputs_of(|step| end_turn_without_advance(&mut ledger, step, CHAT, ending, None));
+        let waits_at_agent = is_own && link == AgentLink::Open;
+        let expected = [&Command::OwnTurn { run }, &Command::Cancel { run }];
+        assert_eq!(commands_in(&outputs), if waits_at_agent { &expected[..] } else { &[] });
+        assert_eq!(chat(&mut ledger).cancelled_run, waits_at_agent.then_some(run));
+    }
 }
 
 /// Sends the steering message `s` to the agent of a running turn.

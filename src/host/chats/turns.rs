@@ -132,7 +132,12 @@ pub(crate) fn end_turn_without_advance(
         conversations::close_conversation(ledger, step, key);
     }
     let open = ledger.channels.chats.known_mut(key).filter(|chat| chat.agent == AgentLink::Open);
-    if let Some(chat) = open.filter(|_| run.phase == RunPhase::Started) {
+    // An agent that has begun a turn by itself waits for it, and cancels only a turn that it has.
+    let is_awaited = run.is_own && matches!(run.phase, RunPhase::Waiting { .. });
+    if let Some(chat) = open.filter(|_| is_awaited || run.phase == RunPhase::Started) {
+        if is_awaited {
+            step.send_to_agent(key, Command::OwnTurn { run: run.id });
+        }
         // The agent does not know yet that the turn is over.
         chat.cancelled_run = Some(run.id);
         step.send_to_agent(key, Command::Cancel { run: run.id });
