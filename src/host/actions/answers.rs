@@ -115,20 +115,31 @@ fn value_of_text(question: &ChatInputQuestion, text: &str) -> Option<ChatInputAn
     }
 }
 
-/// Checks the answers that complete a request, as [`check_answer`] does.
+/// Checks the answers that complete a request, as [`check_answer`] does. Only submitted answers to
+/// an accepted request must be valid; others that are not are removed.
 pub(crate) fn check_answers(
     request: &ChatInputRequest,
     last: &mut ChatInputCompletedAction,
 ) -> Result<(), Refusal> {
+    let accepts = last.response == ChatInputResponseKind::Accept;
     let mut answers: Vec<_> = last.answers.iter_mut().flatten().collect();
     answers.sort_unstable_by_key(|(id, _)| *id);
+    let mut unfit = Vec::new();
     for (id, answer) in answers {
-        check_answer(question_of(request, id)?, id, Some(answer))?;
+        let is_needed = accepts && matches!(answer, ChatInputAnswer::Submitted(_));
+        match question_of(request, id).and_then(|question| check_answer(question, id, Some(answer))) {
+            Err(why) if is_needed => return Err(why),
+            Err(_) => unfit.push(id.clone()),
+            Ok(()) => {}
+        }
     }
-    match last.response {
-        ChatInputResponseKind::Accept => check_required(request, last.answers.as_ref()),
-        _ => Ok(()),
+    if accepts {
+        check_required(request, last.answers.as_ref())?;
     }
+    if let Some(answers) = &mut last.answers {
+        answers.retain(|id, _| !unfit.contains(id));
+    }
+    Ok(())
 }
 
 /// Checks that every required question has a submitted answer, in `now` or from before.
