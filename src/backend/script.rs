@@ -305,8 +305,8 @@ impl ScriptAgent {
         }
         line.reports.report(Event::Opened).await;
         let about = open.selection.map(|text| format!("about: {text}"));
-        let history = open.history.into_iter().flat_map(|turn| {
-            let attached = open.attached.get(turn.id()).into_iter().flatten().map(attached_text);
+        let history = open.history.into_iter().enumerate().flat_map(|(position, turn)| {
+            let attached = open.attached.get(&position).into_iter().flatten().map(attached_text);
             attached.map(Remembered::Text).chain([Remembered::Turn(turn)]).collect::<Vec<_>>()
         });
         let memory = about.map(Remembered::Text).into_iter().chain(history).collect();

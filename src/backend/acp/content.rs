@@ -351,11 +351,13 @@ fn diff_text(diff: &Diff) -> String {
 }
 
 /// Returns a transcript of the turns and their attachments, for an agent without memory of them.
-pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<String, Vec<Transcript>>) -> String {
+/// The attachments are by the positions of their turns.
+pub fn transcript(history: &[CompletedTurn], chats: &BTreeMap<usize, Vec<Transcript>>) -> String {
     let mut texts = Vec::new();
     let mut bytes = 0;
-    for turn in history.iter().rev().filter_map(CompletedTurn::read) {
-        let text = text_of_turn(&turn, chats.get(&turn.id).map(Vec::as_slice).unwrap_or_default());
+    for (position, turn) in history.iter().enumerate().rev() {
+        let Some(turn) = turn.read() else { continue };
+        let text = text_of_turn(&turn, chats.get(&position).map(Vec::as_slice).unwrap_or_default());
         bytes += text.len();
         if bytes > TRANSCRIPT_BYTES_MAX {
             if texts.is_empty() {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use ahp_types::state::{ChatOrigin, ToolDefinition};
 
 use crate::host::agents::{origins, progress, AgentRegistry};
+use crate::host::chats::attached::attached_by_position;
 use crate::host::configuration::directories;
 use crate::host::effects::{ChatKey, Command, OpenConversation, Output, SessionKey};
 use crate::host::ledger::Ledger;
@@ -40,7 +41,7 @@ pub(crate) fn open_conversation(
         tokens,
         config: session.config.clone(),
         history: chat.all_turns().cloned().collect(),
-        attached: chat.attached.turns.clone(),
+        attached: attached_by_position(chat),
         selection: match &state.origin {
             Some(ChatOrigin::SideChat { selection, .. }) => selection.as_ref().map(|it| it.text.clone()),
             _ => None,

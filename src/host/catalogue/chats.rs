@@ -17,7 +17,7 @@ use ahp_types::state::{
 
 use crate::host::agents::{conversations, AgentRegistry};
 use crate::host::catalogue::{ahead, notes, row_of, CHAT_TITLE};
-use crate::host::chats::attached::Attached;
+use crate::host::chats::attached::{attached_by_position, Attached};
 use crate::host::effects::{ChatKey, ConnectionId, Handle};
 use crate::host::ledger::Ledger;
 use crate::host::model::{empty_chat, AgentLink, Channel, Chat, Session, SessionKey, TitleBy};
@@ -36,6 +36,8 @@ pub(in crate::host) struct Beginning {
     pub(in crate::host) context: Vec<CompletedTurn>,
     /// Visible turns, and the chat from which they were copied.
     pub(in crate::host) copied: Option<(ChatKey, Vec<CompletedTurn>)>,
+    /// Transcripts that belong to the turns of the source.
+    pub(in crate::host) attached: Attached,
     /// Visible turns that no other chat has.
     pub(in crate::host) turns: Vec<CompletedTurn>,
     /// Title that the agent has given; `None` if the first message gives it.
@@ -55,6 +57,7 @@ impl Default for Beginning {
             origin: ChatOrigin::User,
             context: Vec::new(),
             copied: None,
+            attached: Attached::default(),
             turns: Vec::new(),
             title: None,
             handle: None,
@@ -141,6 +144,7 @@ pub(in crate::host) fn beginning_of(
                 origin: ChatOrigin::Fork { chat: chat.channel.uri.clone(), turn_id: source.turn_id },
                 context: chat.context.clone(),
                 copied: Some((from, turns.to_vec())),
+                attached: attached_of_fork(chat),
                 directories: chat.conversation.state().working_directories.clone(),
                 ..Beginning::default()
             })
@@ -166,9 +170,12 @@ pub(in crate::host) fn beginning_of(
                 }
             }
             let (turn_id, selection) = (source.turn_id, source.selection);
+            let mut attached = attached_by_position(chat);
+            attached.retain(|position, _| *position < context.len());
             Ok(Beginning {
                 origin: ChatOrigin::SideChat { chat: chat.channel.uri.clone(), turn_id, selection },
                 context,
+                attached: Attached { context: attached, ..Attached::default() },
                 ..Beginning::default()
             })
         }
@@ -176,6 +183,12 @@ pub(in crate::host) fn beginning_of(
             "`source` must be a `fork` or a `sideChat`, with a `chat` and a `turnId`",
         )),
     }
+}
+
+/// Returns the transcripts that belong to the turns of a chat that is forked.
+pub(super) fn attached_of_fork(source: &Chat) -> Attached {
+    let Attached { context, turns, .. } = source.attached.clone();
+    Attached { context, turns, ..Attached::default() }
 }
 
 fn source_chat<'a>(ledger: &'a Ledger, key: SessionKey, uri: &str) -> Result<(ChatKey, &'a Chat), RpcError> {
@@ -225,7 +238,7 @@ pub(in crate::host) fn beginning_chat(
         state.title = title;
         title_by = TitleBy::Agent;
     }
-    let (mut progress, mut attached) = (BTreeMap::new(), Attached::default());
+    let (mut progress, mut attached) = (BTreeMap::new(), from.attached);
     let mut history: History = from.turns.into_iter().collect();
     if let Some((source, mut turns)) = from.copied {
         terminals::copy_terminals(ledger, &channel.uri, &mut turns);
@@ -233,7 +246,6 @@ pub(in crate::host) fn beginning_chat(
             state.title.clone_from(&source.conversation.state().title);
             title_by = source.title_by;
             progress = source.progress.clone();
-            attached.turns = source.attached.turns.clone();
         }
         history = turns.into_iter().collect();
         let last = history.last().and_then(CompletedTurn::read);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::host::catalogue;
-use crate::host::catalogue::chats::Beginning;
+use crate::host::catalogue::chats::{attached_of_fork, Beginning};
 use crate::host::ledger::Ledger;
 use crate::wire::errors::RpcError;
 
@@ -63,6 +63,7 @@ pub(in crate::host) fn beginning_from(
         origin: ChatOrigin::Fork { chat: chat.channel.uri.clone(), turn_id: source.turn_id },
         context: chat.context.clone(),
         copied: Some((from, turns.to_vec())),
+        attached: attached_of_fork(chat),
         ..Beginning::default()
     })
 }

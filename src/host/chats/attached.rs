@@ -35,6 +35,9 @@ const CHAT_BYTES_MAX: usize = 1 << 20;
 #[derive(Debug, Default, Clone, PartialEq, serde::Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Attached {
+    /// By the position of the turn in the chat's context, whose ids its own turns may have, too.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) context: BTreeMap<usize, Vec<Transcript>>,
     /// By the id of the turn that the message started.
     pub(crate) turns: BTreeMap<String, Vec<Transcript>>,
     /// By the id of the pending message.
@@ -43,7 +46,7 @@ pub(crate) struct Attached {
 
 impl Attached {
     pub(crate) fn is_empty(&self) -> bool {
-        self.turns.is_empty() && self.pending.is_empty()
+        self.context.is_empty() && self.turns.is_empty() && self.pending.is_empty()
     }
 }
 
@@ -111,6 +114,16 @@ fn transcript_of(
     })
 }
 
+/// Returns the transcripts that belong to a chat's turns, by the positions of the turns: those of
+/// its context come first, and the running one is the last.
+pub(crate) fn attached_by_position(chat: &Chat) -> BTreeMap<usize, Vec<Transcript>> {
+    let completed = chat.conversation.history().turns().iter().map(CompletedTurn::id);
+    let running = chat.conversation.state().active_turn.iter().map(|turn| &*turn.id);
+    let own = (chat.context.len()..).zip(completed.chain(running));
+    let own = own.filter_map(|(position, id)| Some((position, chat.attached.turns.get(id)?.clone())));
+    chat.attached.context.clone().into_iter().chain(own).collect()
+}
+
 pub(crate) fn attach_to_turn(ledger: &mut Ledger, key: ChatKey, turn_id: &str, transcripts: Vec<Transcript>) {
     if let Some(chat) = ledger.channels.chats.known_mut(key).filter(|_| !transcripts.is_empty()) {
         chat.attached.turns.insert(turn_id.to_owned(), transcripts);
@@ -175,6 +188,13 @@ pub(crate) fn prune(chat: &mut Chat) {
         kept.insert(id.to_owned(), transcripts);
     }
     chat.attached.turns = kept;
+    for (position, transcripts) in std::mem::take(&mut chat.attached.context).into_iter().rev() {
+        bytes += bytes_of(&transcripts);
+        if bytes > CHAT_BYTES_MAX {
+            break;
+        }
+        chat.attached.context.insert(position, transcripts);
+    }
 }
 
 fn bytes_of(transcripts: &[Transcript]) -> usize {

@@ -288,9 +288,9 @@ pub struct OpenConversation {
     /// Name of the conversation to copy, if the agent's knowledge of it equals the history, which
     /// then need not be sent.
     pub copy_of: Option<String>,
-    /// Stored transcripts of chats that the user attached to messages of the history, by turn id;
-    /// only for the newest turns.
-    pub attached: BTreeMap<String, Vec<Transcript>>,
+    /// Stored transcripts of chats that the user attached to messages of the history, by the
+    /// position of the turn in it; only for the newest turns.
+    pub attached: BTreeMap<usize, Vec<Transcript>>,
     /// Selected text of an earlier answer about which the user opened the conversation.
     pub selection: Option<String>,
     /// Tools at the time of opening, as in [`Command::ClientTools`].
