@@ -22,6 +22,8 @@ pub(in crate::host) mod summaries;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use ahp_types::actions::{
     ChatActivityChangedAction, ChatIsReadChangedAction, PartialChatSummary, SessionActivityChangedAction,
     SessionChatAddedAction, SessionChatUpdatedAction, SessionInputNeededRemovedAction,
@@ -34,6 +36,7 @@ use ahp_types::state::{
 };
 
 use crate::host::catalogue::missed::{DisposedSessions, EvictedSessions};
+use crate::host::customizations::StoppedServers;
 use crate::host::effects::ChatKey;
 use crate::host::ledger::Ledger;
 use crate::host::model::{Session, SessionKey, TitleBy};
@@ -62,6 +65,8 @@ pub(in crate::host) struct Catalogue {
     /// Number of uses of all sessions at the last search for idle ones.
     pub(in crate::host) last_eviction_use: u64,
     pub(in crate::host) evicted: EvictedSessions,
+    /// Stopped servers of evicted sessions; only of those that have any.
+    pub(in crate::host) stopped_servers: BTreeMap<SessionKey, StoppedServers>,
     pub(in crate::host) disposed: DisposedSessions,
 }
 
@@ -72,6 +77,7 @@ impl Catalogue {
             is_due: false,
             last_eviction_use: 0,
             evicted: EvictedSessions::default(),
+            stopped_servers: BTreeMap::new(),
             disposed: DisposedSessions::default(),
         }
     }

@@ -45,10 +45,14 @@ const UNAVAILABLE: &str = "unavailable";
 const NOT_ALLOWED: &str = "notAllowed";
 
 /// Servers of a session that clients have stopped without switching them off; not stored.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct StoppedServers(BTreeSet<String>);
 
 impl StoppedServers {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn has(&self, server: &DecisionSubject<'_>) -> bool {
         !self.0.is_empty() && self.0.contains(&server.key_in_session())
     }

@@ -14,7 +14,7 @@ use crate::host::configuration::directories;
 use crate::host::effects::ChatKey;
 use crate::host::ledger::Ledger;
 use crate::host::model::{creating_session, Channel, Session, SessionKey};
-use crate::host::{annotations, catalogue, terminals, Step};
+use crate::host::{annotations, catalogue, customizations, terminals, Step};
 use crate::wire::errors::RpcError;
 
 use super::persistence;
@@ -84,6 +84,8 @@ pub(super) fn transfer_chat(
     directories::replace_lost_directories(ledger, step, key);
     notes::save_notes(ledger, step, to, &uri, notes);
     terminals::transfer_terminals(ledger, step, key);
+    // A new session shows the servers of the former one, which this chat's conversation had.
+    customizations::refresh_session(ledger, step, to);
     ledger.note_edited(from, true);
     ledger.note_edited(to, true);
     catalogue::sync_session(ledger, step, to);
@@ -127,6 +129,7 @@ pub(super) fn move_to_new_session(
     let channel = Channel::new(uri.clone(), ledger.head() + 1);
     let session = Session {
         used: ledger.uses(),
+        stopped_servers: from.stopped_servers.clone(),
         ..Session::new(channel, state, (now.clone(), now), from.config.clone(), chat.title_by)
     };
     let to = SessionKey(ledger.fresh_key());

@@ -58,6 +58,7 @@ impl Host {
         }
         let repaired = loaded::repair_catalogue(&mut session, &chats);
         self.ledger.channels.by_uri.insert(session.channel.uri.clone(), key.into());
+        session.stopped_servers = self.catalogue.stopped_servers.remove(&key).unwrap_or_default();
         let creating = session.is_creating();
         let sent = session.sent_summary.clone();
         session.summary_sent_at = self.catalogue.evicted.remove(key);
@@ -173,10 +174,14 @@ pub(super) fn evict(
             uris.push(chat.channel.uri);
         }
     }
-    if let Some(session) = ledger.channels.sessions.remove(&key) {
+    if let Some(mut session) = ledger.channels.sessions.remove(&key) {
         ledger.channels.by_uri.remove(&session.channel.uri);
         uris.push(session.channel.uri.clone());
         step.emit(Output::Record(Record::Evicted(uris)));
+        let stopped = std::mem::take(&mut session.stopped_servers);
+        if !stopped.is_empty() {
+            catalogue.stopped_servers.insert(key, stopped);
+        }
         catalogue.evicted.note(key, session, chats, ledger.head(), ledger.floor());
     }
 }
