@@ -8,6 +8,7 @@ use ahp_types::state::ChatOrigin;
 use crate::host::agents::AgentRegistry;
 use crate::host::effects::ChatKey;
 use crate::host::ledger::Ledger;
+use crate::host::terminals;
 
 /// Returns the agent's id of the original conversation, if the agent can copy it: the conversation
 /// ends where this chat begins, and this chat has no turns of its own. Otherwise the history must
@@ -26,7 +27,11 @@ pub(super) fn copyable_origin(ledger: &Ledger, agents: &AgentRegistry, key: Chat
     let is_quiet = source.run.is_none() && source.cancelled_run.is_none();
     let resumes = chat.run.as_ref().is_some_and(|run| run.resumes);
     // Whole turns are compared, because a turn that has continued since has the same id.
-    let is_all =
-        is_quiet && !resumes && chat.all_turns().eq(source.all_turns()) && provider(key) == provider(from);
+    let is_copied = || {
+        let mut originals = source.all_turns();
+        let is_copy = |turn| originals.next().is_some_and(|original| terminals::is_copy_of(turn, original));
+        chat.all_turns().all(is_copy) && originals.next().is_none()
+    };
+    let is_all = is_quiet && !resumes && provider(key) == provider(from) && is_copied();
     source.handle.as_ref().filter(|_| is_all).map(|handle| handle.name.clone())
 }

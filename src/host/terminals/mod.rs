@@ -459,6 +459,21 @@ pub(super) fn copy_terminals(ledger: &mut Ledger, chat: &str, turns: &mut [Compl
     }
 }
 
+/// Returns whether a turn equals one of another chat, except for the URIs that [`copy_terminals`]
+/// has given its terminals.
+pub(super) fn is_copy_of(turn: &CompletedTurn, original: &CompletedTurn) -> bool {
+    let without_uris = |turn: &CompletedTurn| {
+        let mut read = turn.read()?;
+        let blocks = terminals_in(&mut read).filter(|it| parse_terminal_uri(&it.resource).is_some());
+        blocks.for_each(|block| block.resource.clear());
+        Some(read)
+    };
+    turn == original
+        || (turn.id() == original.id()
+            && turn.facts().terminals
+            && without_uris(turn).is_some_and(|turn| without_uris(original) == Some(turn)))
+}
+
 /// Detaches a command from its call, which then need not wait for it: a client claims the terminal
 /// for its chat, without a call.
 fn detach_command(

@@ -72,6 +72,28 @@ fn fork_at_the_end_is_copied_by_an_agent_that_can_fork() {
 }
 
 #[test]
+fn fork_of_a_turn_with_a_terminal_is_copied_by_an_agent_that_can_fork() {
+    let mut watched = begun(&["fork"]);
+    let updates = [
+        json!({ "sessionUpdate": "tool_call", "toolCallId": "x", "title": "make", "kind": "execute",
+            "status": "in_progress", "content": [{ "type": "terminal", "terminalId": "t" }],
+            "_meta": { "terminal_info": { "terminal_id": "t", "cwd": "/w" } } }),
+        json!({ "sessionUpdate": "tool_call_update", "toolCallId": "x",
+            "_meta": { "terminal_output": { "terminal_id": "t", "data": "a\n" } } }),
+        json!({ "sessionUpdate": "tool_call_update", "toolCallId": "x", "status": "completed",
+            "_meta": { "terminal_exit": { "terminal_id": "t", "exit_code": 0, "signal": null } } }),
+    ];
+    let script: Vec<String> = updates.iter().map(|update| format!("update {update}")).collect();
+    watched.turn("t3", &script.join("\n"));
+    assert_eq!(watched.received("chat/toolCallComplete")[0]["result"]["content"][0]["type"], "terminal");
+    watched.fork("t3");
+    let told = watched.turn_in_fork("f1", "remembers");
+    assert!(told.said.ends_with("| forked | remembers"), "{}", told.said);
+    assert_eq!(told.notices, 0);
+    watched.leave();
+}
+
+#[test]
 fn fork_without_a_copy_receives_the_history_up_to_the_fork_point_only() {
     let cases: [(&[&str], &str, bool); 5] = [
         (&[], "t2", false),
