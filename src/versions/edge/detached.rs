@@ -19,6 +19,9 @@ use crate::wire::rpc::{sorted, to_json, RequestId};
 /// Member of a state with its completed turns.
 const TURNS: &str = "turns";
 
+/// Returns where the second text begins in the first one; `None` if it is not in it.
+type Find<'a> = dyn FnMut(&[u8], &[u8]) -> Option<usize> + 'a;
+
 /// Turns that are represented by placeholders.
 pub(super) struct DetachedTurns {
     /// Steps to the version in which they are sent.
@@ -87,17 +90,30 @@ impl DetachedTurns {
         said: &mut dyn FnMut(Bytes) -> Bytes,
         take: &mut dyn FnMut(Bytes) -> bool,
     ) {
-        let next_in = |line: &Bytes| {
-            let found = self.lists.iter().map(|list| (memmem::find(line, list.word.as_bytes()), list));
-            found.filter_map(|(at, list)| Some((at?, list))).min_by_key(|(at, _)| *at)
-        };
-        while let Some((at, list)) = next_in(&line) {
+        while let Some((at, list)) = self.next_in(&line, &mut memmem::find) {
             if !take(line.split_to(at)) || !Rope::items(&list.chat, list.turns.clone()).write(said, take) {
                 return;
             }
             line.advance(list.word.len());
         }
         take(line);
+    }
+
+    /// Returns where the first placeholder of a text begins, with its turns. `find` searches for
+    /// the beginning that all placeholders share: a line can have those of thousands of chats.
+    fn next_in(&self, text: &[u8], find: &mut Find<'_>) -> Option<(usize, &DetachedTurnList)> {
+        let prefix = format!("\"{}, ", self.word);
+        let mut searched = 0;
+        loop {
+            let at = searched + find(text.get(searched..)?, prefix.as_bytes())?;
+            searched = at + prefix.len();
+            let digits = text[searched..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            let number = std::str::from_utf8(&text[searched..searched + digits]).ok();
+            let list = number.and_then(|number| self.lists.get(number.parse::<usize>().ok()?));
+            if let Some(list) = list.filter(|list| text[at..].starts_with(list.word.as_bytes())) {
+                return Some((at, list));
+            }
+        }
     }
 
     pub(super) fn translated(&self, turn: Bytes) -> Bytes {
@@ -172,5 +188,28 @@ mod tests {
         let text = DetachedLine { line: line.into(), apart }.into_text();
         let others = String::from_utf8(others).unwrap();
         assert_eq!(text, format!(r#"[{{"id":"c"}},{others},{{"id":"a"}},{{"id":"b"}}]"#));
+    }
+
+    #[test]
+    fn each_byte_of_a_line_is_searched_once_however_many_chats_it_has() {
+        let searched_bytes = |chats: usize| {
+            let turn = CompletedTurn::from_stored(br#"{"id":"t"}"#.to_vec().into()).unwrap();
+            let mut apart = DetachedTurns::new(Chain::to(Dialect::V0_9_0, Dialect::NEWEST), &[]);
+            let words: Vec<Value> = (0..chats).filter_map(|_| apart.set("c", vec![turn.clone()])).collect();
+            let mut line = Bytes::from(to_json(&words));
+            let (bytes, mut searched, mut found) = (line.len(), 0, 0);
+            let mut find = |text: &[u8], word: &[u8]| {
+                let at = memmem::find(text, word);
+                searched += at.map_or(text.len(), |at| at + word.len());
+                at
+            };
+            while let Some((at, list)) = apart.next_in(&line, &mut find) {
+                line.advance(at + list.word.len());
+                found += 1;
+            }
+            assert_eq!(found, chats);
+            assert!(searched <= bytes, "{searched} bytes of {bytes} with {chats} chats");
+        };
+        [1, 50, 200].into_iter().for_each(searched_bytes);
     }
 }
