@@ -157,21 +157,19 @@ impl Edges {
         let listed = summaries.iter().map(|(uri, summary)| (uri.as_str(), node::text(summary, "provider")));
         let outgoing: Vec<_> = outgoing.chain(listed).filter(|(_, provider)| provider.is_some()).collect();
         translation.names.learn_sessions(outgoing.into_iter());
+        let client_names: BTreeSet<&String> = batch.client_names.iter().collect();
         let is_meant = |uri: &String, names: &mut SessionNames| {
-            uri == uris::ROOT
-                || batch.client_names.contains(uri)
-                || batch.client_names.contains(&names.down(uri, None))
+            uri == uris::ROOT || client_names.contains(uri) || client_names.contains(&names.down(uri, None))
         };
         let (channels, strange): (Vec<String>, Vec<String>) =
             request.channels.into_iter().partition(|uri| is_meant(uri, &mut translation.names));
         request.channels = channels;
-        for session in &strange {
-            let chat = uris::default_chat_of(session);
-            request.implied.retain(|uri| *uri != chat);
-            for uri in [session, &chat] {
-                if !peer.follows(uri) {
-                    self.follow_ups.push_back((connection, unsubscribe(uri)));
-                }
+        let strange_chats: BTreeSet<String> =
+            strange.iter().map(|session| uris::default_chat_of(session)).collect();
+        request.implied.retain(|uri| !strange_chats.contains(uri));
+        for uri in strange.iter().chain(&strange_chats) {
+            if !peer.follows(uri) {
+                self.follow_ups.push_back((connection, unsubscribe(uri)));
             }
         }
         match (batch.method.as_str(), batch.client_names.first()) {

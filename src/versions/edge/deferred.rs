@@ -372,7 +372,8 @@ fn with_states(
     }
     let (chain, mut context) = translation.context("", &peer.client_id);
     chain.shots_down(&mut outgoing_states, &mut context);
-    outgoing_states.retain(|outgoing| request.channels.contains(&outgoing.channel));
+    let requested: BTreeSet<&String> = request.channels.iter().collect();
+    outgoing_states.retain(|outgoing| requested.contains(&outgoing.channel));
     let snapshots: Vec<Value> = outgoing_states
         .into_iter()
         .map(|outgoing| {

@@ -222,6 +222,7 @@ fn implied_by(requested: &[String], dialect: Dialect, begins: bool) -> Vec<Strin
     if dialect.has_summaries_in_states() {
         let sessions = requested.iter().filter(|uri| is_session(uri));
         let chats = sessions.map(|session| uris::default_chat_of(session));
+        let requested: BTreeSet<&String> = requested.iter().collect();
         implied.extend(chats.filter(|chat| !requested.contains(chat)));
     }
     if begins && dialect.notifies_everybody() && !requested.iter().any(|uri| uri == uris::ROOT) {
