@@ -130,13 +130,25 @@ struct RequestBatch {
     client_names: Vec<String>,
     /// Channels that are subscribed to in addition.
     implied: Vec<String>,
-    /// Channels that were unsubscribed before the answer.
+    /// Requested channels that were unsubscribed before the answer.
     unsubscribed: BTreeSet<String>,
     /// Answers of the core so far, in the order of the requests.
     answers: Vec<Result<CoreAnswer, RpcError>>,
     expected: usize,
     /// Messages of the core after its first answer, which must follow the client's answer.
     queued: Vec<Outgoing>,
+}
+
+/// Returns whether a channel is the default chat of one of these sessions.
+fn is_chat_of_any(channel: &str, sessions: &BTreeSet<String>) -> bool {
+    uris::session_of_default_chat(channel).is_some_and(|session| sessions.contains(&session))
+}
+
+impl RequestBatch {
+    /// Returns whether the client needs a channel besides the requested ones that it still wants.
+    fn implies(&self, channel: &String) -> bool {
+        self.implied.contains(channel) && !is_chat_of_any(channel, &self.unsubscribed)
+    }
 }
 
 impl EdgeConnection {
@@ -205,10 +217,13 @@ impl EdgeConnection {
 
     /// Returns whether a channel is subscribed to, or will be by a request in flight.
     fn follows(&self, channel: &String) -> bool {
-        let is_asked =
-            |batch: &RequestBatch| batch.requested.contains(channel) || batch.implied.contains(channel);
-        let mut batches = self.batches.values().filter(|batch| !batch.unsubscribed.contains(channel));
-        self.subscribed.contains_key(channel) || self.implied.contains_key(channel) || batches.any(is_asked)
+        let is_asked = |batch: &RequestBatch| {
+            batch.implies(channel)
+                || batch.requested.contains(channel) && !batch.unsubscribed.contains(channel)
+        };
+        self.subscribed.contains_key(channel)
+            || self.implied.contains_key(channel)
+            || self.batches.values().any(is_asked)
     }
 
     /// Returns a copy of the members that a deferred answer needs for its translation.

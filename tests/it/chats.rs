@@ -151,6 +151,42 @@ fn client_of_a_single_chat_version_sees_other_chats_only_in_the_status() {
 }
 
 #[test]
+fn client_that_unsubscribes_only_the_chat_still_receives_the_selection_of_the_session() {
+    let hello = |method: &str| match method {
+        "initialize" => json!({ "protocolVersions": ["0.4.0"], "initialSubscriptions": [SESSION, CHAT] }),
+        _ => json!({ "lastSeenServerSeq": 0, "subscriptions": [SESSION, CHAT] }),
+    };
+    // The chat may be unsubscribed before the answer.
+    for (method, is_hasty) in [("initialize", false), ("reconnect", false), ("initialize", true)] {
+        let mut both = TwoVersions::new("0.4.0");
+        let third = ConnectionId(3);
+        both.edged.world.open(third);
+        let mut params = hello(method);
+        (params["channel"], params["clientId"]) = (json!(ROOT), json!("0.4.0"));
+        both.edged.request(third, method, params);
+        if !is_hasty {
+            both.settle();
+        }
+        both.edged.notify(third, "unsubscribe", json!({ "channel": CHAT }));
+        both.settle();
+        both.take_messages(third);
+        let mut draft = message("D");
+        draft["model"] = json!({ "id": "m" });
+        both.dispatch(CHAT, 1, json!({ "type": "chat/draftChanged", "draft": draft }));
+        let heard = both.take_messages(third);
+        let names: Vec<&Value> = heard.iter().map(|line| &line["params"]["action"]["type"]).collect();
+        assert!(names.iter().any(|name| *name == "session/modelChanged"), "{method}: {heard:?}");
+        assert!(!names.iter().any(|name| name.as_str().unwrap_or("").starts_with("chat/")), "{heard:?}");
+        // The session ends both.
+        both.edged.notify(third, "unsubscribe", json!({ "channel": SESSION }));
+        both.settle();
+        both.take_messages(third);
+        both.dispatch(CHAT, 2, json!({ "type": "chat/draftChanged" }));
+        assert!(both.take_messages(third).is_empty(), "{method}");
+    }
+}
+
+#[test]
 fn older_clients_create_and_dispose_chats_but_cannot_move_them() {
     for version in ["0.4.0", "0.5.0", "0.5.1", "0.6.0", "0.7.0", "0.9.0"] {
         let mut both = TwoVersions::new(version);

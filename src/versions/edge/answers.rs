@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::Value;
 
 use super::deferred::{AnswerParts, ReceivedAnswer};
-use super::{unsubscribe, CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
+use super::{is_chat_of_any, unsubscribe, CoreAnswer, DeferredMessage, EdgeConnection, Edges, RequestBatch};
 use crate::host::effects::ConnectionId;
 use crate::versions::names::SessionNames;
 use crate::versions::node::{self, Object};
@@ -32,10 +32,11 @@ impl SubscribeRequest {
     /// Replaces other names of channels by the core's.
     fn rename(&mut self, names: &HashMap<String, String>) {
         let core_name = |uri: String| names.get(&uri).cloned().unwrap_or(uri);
-        let (mut seen, channels, implied) =
-            (BTreeSet::new(), std::mem::take(&mut self.channels), std::mem::take(&mut self.implied));
-        self.channels = channels.into_iter().map(core_name).filter(|uri| seen.insert(uri.clone())).collect();
-        self.implied = implied.into_iter().map(core_name).filter(|uri| seen.insert(uri.clone())).collect();
+        for list in [&mut self.channels, &mut self.implied] {
+            let mut seen = BTreeSet::new();
+            let named = std::mem::take(list).into_iter().map(core_name);
+            *list = named.filter(|uri| seen.insert(uri.clone())).collect();
+        }
         self.unsubscribed = std::mem::take(&mut self.unsubscribed).into_iter().map(core_name).collect();
     }
 }
@@ -202,10 +203,11 @@ impl Edges {
                 peer.implied.insert(uris::ROOT.to_owned(), request.number);
             }
         }
-        let there = |uri: &&String| !missing.contains(*uri) && !request.unsubscribed.contains(*uri);
         let with_number = |uri: &String| (uri.clone(), request.number);
-        peer.subscribed.extend(request.channels.iter().filter(there).map(with_number));
-        peer.implied.extend(request.implied.iter().filter(there).map(with_number));
+        let channels = request.channels.iter().filter(|uri| !request.unsubscribed.contains(*uri));
+        let implied = request.implied.iter().filter(|uri| !is_chat_of_any(uri, &request.unsubscribed));
+        peer.subscribed.extend(channels.filter(|uri| !missing.contains(*uri)).map(with_number));
+        peer.implied.extend(implied.filter(|uri| !missing.contains(*uri)).map(with_number));
     }
 }
 

@@ -83,15 +83,15 @@ impl Edges {
             _ => Vec::new(),
         };
         let implied = implied_by(&requested, dialect, listed.is_some());
+        let all = requested_and_implied(&requested, &implied);
         if let Some(member) = listed {
-            let all: Vec<&String> = requested.iter().chain(&implied).collect();
             if !all.is_empty() || call.params.contains_key(member) {
                 call.params.insert(member.to_owned(), json!(all));
             }
         }
         self.last_inner += 1;
         let inner = RequestId::inner(self.last_inner);
-        let mut requests = requests_for(&mut call, dialect, &inner, (&requested, &implied));
+        let mut requests = requests_for(&mut call, dialect, &inner, (&all, &implied));
         if listed.is_some() && !dialect.names_channels() {
             // Names of the sessions in memory; the store's were looked up
             // (`MessageReferences::sessions`).
@@ -105,7 +105,6 @@ impl Edges {
             }
         }
         if !requested.is_empty() {
-            let all = requested.iter().chain(&implied).cloned().collect();
             requests
                 .push(ClientMessage::Internal(Some(inner.clone()), Box::new(InternalRequest::Names(all))));
         }
@@ -151,16 +150,17 @@ impl Edges {
             for name in
                 [named, &channel].into_iter().filter(|name| batch.requested.iter().any(|uri| uri == name))
             {
-                let chat = uris::default_chat_of(name);
-                is_asked_for |= batch.implied.contains(&chat);
-                batch.unsubscribed.extend([name.to_owned(), chat]);
+                is_asked_for |= batch.implied.contains(&uris::default_chat_of(name));
+                batch.unsubscribed.insert(name.to_owned());
             }
         }
         let is_heard_by_all = channel == uris::ROOT && peer.dialect.notifies_everybody();
-        if peer.implied.contains_key(&channel) || is_heard_by_all {
+        let mut batches = peer.batches.values();
+        let is_implied = peer.implied.contains_key(&channel) || batches.any(|batch| batch.implies(&channel));
+        if is_implied || is_heard_by_all {
             return true;
         }
-        if (peer.implied.remove(&chat).is_some() || is_asked_for) && !peer.subscribed.contains_key(&chat) {
+        if (peer.implied.remove(&chat).is_some() || is_asked_for) && !peer.follows(&chat) {
             fed.push(unsubscribe(&chat).into());
         }
         self.sweep();
@@ -222,8 +222,8 @@ fn implied_by(requested: &[String], dialect: Dialect, begins: bool) -> Vec<Strin
     if dialect.has_summaries_in_states() {
         let sessions = requested.iter().filter(|uri| is_session(uri));
         let chats = sessions.map(|session| uris::default_chat_of(session));
-        let requested: BTreeSet<&String> = requested.iter().collect();
-        implied.extend(chats.filter(|chat| !requested.contains(chat)));
+        // A requested chat, too: it is still needed when the client unsubscribes it alone.
+        implied.extend(chats);
     }
     if begins && dialect.notifies_everybody() && !requested.iter().any(|uri| uri == uris::ROOT) {
         implied.push(uris::ROOT.to_owned());
@@ -231,12 +231,21 @@ fn implied_by(requested: &[String], dialect: Dialect, begins: bool) -> Vec<Strin
     implied
 }
 
-/// Returns the core's requests in place of a client's; takes the options of the call.
+/// Returns the requested channels, and those of the implied ones that are not among them. A client
+/// can request very many, so none is searched for in the other list.
+fn requested_and_implied<T: Ord + Clone>(requested: &[T], implied: &[T]) -> Vec<T> {
+    let known: BTreeSet<&T> = requested.iter().collect();
+    let further = implied.iter().filter(|uri| !known.contains(uri));
+    requested.iter().chain(further).cloned().collect()
+}
+
+/// Returns the core's requests in place of a client's, which concerns `all` channels; takes the
+/// options of the call.
 fn requests_for(
     call: &mut IncomingCall,
     dialect: Dialect,
     inner: &RequestId,
-    (requested, implied): (&[String], &[String]),
+    (all, implied): (&[String], &[String]),
 ) -> Vec<ClientMessage> {
     let internal = |request| ClientMessage::Internal(Some(inner.clone()), Box::new(request));
     let method = call.method.clone();
@@ -255,8 +264,7 @@ fn requests_for(
     match method.as_str() {
         // States for later translations, and for the answer if the replay cannot be translated.
         "reconnect" if dialect.needs_states() => {
-            let all = requested.iter().chain(implied).cloned().collect();
-            requests.push(internal(InternalRequest::Preview(all)));
+            requests.push(internal(InternalRequest::Preview(all.to_vec())));
         }
         "subscribe" => {
             requests.extend(implied.iter().map(|chat| plain(&node::members(json!({ "channel": chat })))));
@@ -281,4 +289,49 @@ fn spelled_in(params: &Object) -> Vec<String> {
         ["initialSubscriptions", "subscriptions"].into_iter().filter_map(|name| params.get(name)?.as_array());
     let all = lists.flatten().chain(params.get("resource")).filter_map(Value::as_str);
     all.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::cmp::Ordering;
+    use std::ops::Range;
+
+    use super::*;
+
+    /// Stands for a channel, and counts comparisons.
+    #[derive(Clone)]
+    struct Counted<'a>(usize, &'a Cell<usize>);
+
+    impl Ord for Counted<'_> {
+        fn cmp(&self, other: &Self) -> Ordering {
+            self.1.set(self.1.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Counted<'_> {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl PartialEq for Counted<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.cmp(other).is_eq()
+        }
+    }
+
+    impl Eq for Counted<'_> {}
+
+    #[test]
+    fn requested_channels_are_not_compared_with_each_implied_one() {
+        let compared = Cell::new(0);
+        let channels = |numbers: Range<usize>| {
+            numbers.map(|number| Counted(number, &compared)).collect::<Vec<Counted<'_>>>()
+        };
+        let all = requested_and_implied(&channels(0..2000), &channels(1000..3000));
+        assert!(all.iter().map(|channel| channel.0).eq(0..3000));
+        assert!(compared.get() < 3000 * 50, "{} comparisons", compared.get());
+    }
 }
