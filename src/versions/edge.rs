@@ -746,6 +746,99 @@ mod tests {
         assert_eq!(told["params"]["channel"], "ahp-root:/", "{told}");
     }
 
+    /// Answers the core's requests in place of a client's, as `answer` does for each channel.
+    /// Returns the messages to the client, and the channels that the core is to unsubscribe.
+    fn answer_core(
+        edges: &mut Edges,
+        fed: Vec<ClientMessage>,
+        answer: &dyn Fn(&str) -> Result<Value, RpcError>,
+    ) -> (Vec<Value>, Vec<Value>) {
+        let mut lines = Vec::new();
+        for message in fed {
+            let frame = match message {
+                ClientMessage::Protocol(Incoming::Request { id, params, .. }) => {
+                    let params: Object = params.read().unwrap();
+                    match answer(node::text(&params, "channel").unwrap()) {
+                        Ok(result) => Frame::Result {
+                            id,
+                            method: Method::Subscribe,
+                            result: result.to_string().into(),
+                            states: vec![if result["snapshot"]["state"]["chats"].is_null() {
+                                ChannelKind::Chat
+                            } else {
+                                ChannelKind::Session
+                            }],
+                        },
+                        Err(error) => Frame::Error { id: Some(id), error },
+                    }
+                }
+                ClientMessage::Internal(Some(id), _) => {
+                    Frame::result(id, Method::Subscribe, Bytes::from_static(b"{}"))
+                }
+                other => panic!("{other:?}"),
+            };
+            edges.down(ONE, &frame, &mut lines);
+        }
+        let ended = std::iter::from_fn(|| edges.take_later()).map(|(_, message)| match message {
+            Incoming::Notification { params, .. } => params.read::<Value>().unwrap()["channel"].take(),
+            other => panic!("{other:?}"),
+        });
+        (lines.iter().map(|line| serde_json::from_slice(line).unwrap()).collect(), ended.collect())
+    }
+
+    #[test]
+    fn subscribe_whose_chat_cannot_be_shown_now_fails_and_subscribes_to_nothing() {
+        let session = "ahp-session:/1";
+        let chat = uris::default_chat_of(session);
+        let state = json!({ "provider": "script", "chats": [{ "resource": chat }] });
+        let shown = json!({ "snapshot": { "resource": session, "state": state, "fromSeq": 1 } });
+        let full = || RpcError::unavailable("the disk is full");
+        for version in ["0.2.0", "0.3.0", "0.4.0"] {
+            let mut edges = Edges::new(vec!["script".to_owned()]);
+            edges.open(ONE, None);
+            let mut params = initialize("c");
+            params["protocolVersions"] = json!([version]);
+            ask(&mut edges, Method::Initialize, &params);
+            edges.peers.entry(ONE).or_default().batches.clear();
+            let subscribe = |edges: &mut Edges| {
+                let params = Params::from_json(json!({ "channel": session }).to_string());
+                let mut fed = Vec::new();
+                let id = parsed_id("7");
+                edges.up(ONE, Incoming::Request { id, method: "subscribe".into(), params }, &mut fed);
+                fed
+            };
+            let fed = subscribe(&mut edges);
+            let of = |uri: &str| if uri == session { Ok(shown.clone()) } else { Err(full()) };
+            let (told, ended) = answer_core(&mut edges, fed, &of);
+            assert_eq!(told[0]["error"]["code"], full().code, "{version}: {told:?}");
+            assert_eq!(ended, [session], "{version}");
+            let peer = &edges.peers[&ONE];
+            assert!(peer.subscribed.is_empty() && !peer.implied.contains_key(&chat), "{version}");
+
+            // The other way round: only the chat exists, in another session.
+            let gone = |uri: &str| match uri == session {
+                true => Err(RpcError::channel_not_found(uri)),
+                false => Ok(json!({ "snapshot": null })),
+            };
+            let fed = subscribe(&mut edges);
+            let (told, ended) = answer_core(&mut edges, fed, &gone);
+            assert!(told[0]["error"].is_object(), "{version}: {told:?}");
+            assert_eq!(ended, [json!(chat)], "{version}");
+
+            // A session without its first chat has no conversation.
+            let alone = |uri: &str| match uri == session {
+                true => Ok(shown.clone()),
+                false => Err(RpcError::channel_not_found(uri)),
+            };
+            let fed = subscribe(&mut edges);
+            let (told, ended) = answer_core(&mut edges, fed, &alone);
+            assert!(told[0]["result"].is_object(), "{version}: {told:?}");
+            assert!(ended.is_empty(), "{version}");
+            let peer = &edges.peers[&ONE];
+            assert!(peer.subscribed.contains_key(session) && !peer.implied.contains_key(&chat), "{version}");
+        }
+    }
+
     /// Opens a connection of a window of an editor.
     fn window(edges: &mut Edges) {
         edges.open(ONE, None);

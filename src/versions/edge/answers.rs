@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use ahp_types::errors::ahp_error_codes::SESSION_NOT_FOUND;
 use serde_json::Value;
 
 use super::deferred::{AnswerParts, ReceivedAnswer};
@@ -16,6 +17,7 @@ use crate::versions::step::Reply;
 use crate::versions::translation::{FoundState, VersionTranslation};
 use crate::versions::Outgoing;
 use crate::wire::errors::RpcError;
+use crate::wire::methods::Method;
 use crate::wire::rpc::error_line;
 use crate::wire::uris;
 
@@ -39,6 +41,38 @@ impl SubscribeRequest {
         }
         self.unsubscribed = std::mem::take(&mut self.unsubscribed).into_iter().map(core_name).collect();
     }
+}
+
+impl RequestBatch {
+    /// Returns the answers to the subscriptions in addition, each with its channel: `subscribe` has
+    /// one channel, whereas other methods list them.
+    fn implied_answers<'a>(
+        &self,
+        answers: &'a [Result<CoreAnswer, RpcError>],
+    ) -> impl Iterator<Item = (&String, &'a Result<CoreAnswer, RpcError>)> + use<'a, '_> {
+        let implied: &[String] =
+            if self.method == Method::Subscribe.name() { &self.implied[..] } else { &[] };
+        implied.iter().zip(answers.iter().skip(1))
+    }
+
+    /// Returns the error of the whole request. A channel in addition may be missing, but one that
+    /// the core cannot show now is no empty one.
+    fn error_in(&self, answers: &[Result<CoreAnswer, RpcError>]) -> Option<RpcError> {
+        let implied = self.implied_answers(answers).filter(|(_, answer)| !is_missing(answer));
+        let mut all = answers.iter().take(1).chain(implied.map(|(_, answer)| answer));
+        all.find_map(|answer| answer.as_ref().err().cloned())
+    }
+
+    /// Removes the channels in addition that do not exist.
+    fn drop_missing(&mut self, answers: &[Result<CoreAnswer, RpcError>]) {
+        let missing = self.implied_answers(answers).filter(|(_, answer)| is_missing(answer));
+        let missing: BTreeSet<String> = missing.map(|(uri, _)| uri.clone()).collect();
+        self.implied.retain(|uri| !missing.contains(uri));
+    }
+}
+
+fn is_missing(answer: &Result<CoreAnswer, RpcError>) -> bool {
+    answer.as_ref().is_err_and(|error| error.code == SESSION_NOT_FOUND)
 }
 
 impl Edges {
@@ -76,7 +110,13 @@ impl Edges {
         inner: u64,
         mut batch: RequestBatch,
     ) -> Result<Outgoing, RpcError> {
-        let mut answers = std::mem::take(&mut batch.answers).into_iter();
+        let answers = std::mem::take(&mut batch.answers);
+        if let Some(error) = batch.error_in(&answers) {
+            self.undo(connection, &batch, answers);
+            return Err(error);
+        }
+        batch.drop_missing(&answers);
+        let mut answers = answers.into_iter();
         let Some(first) = answers.next() else {
             return Err(RpcError::internal(format_args!("`{}` has no answer of the core's", batch.method)));
         };
@@ -128,6 +168,27 @@ impl Edges {
         } else {
             parts.write(translation, peer).into_text().into()
         })
+    }
+
+    /// Ends the subscriptions that the core has begun for a failed `subscribe`, unless the client
+    /// has them by another request.
+    fn undo(
+        &mut self,
+        connection: ConnectionId,
+        batch: &RequestBatch,
+        answers: Vec<Result<CoreAnswer, RpcError>>,
+    ) {
+        if batch.method != Method::Subscribe.name() {
+            return;
+        }
+        let channels = batch.requested.iter().chain(&batch.implied).zip(&answers);
+        let begun: Vec<&String> = channels.filter(|(_, answer)| answer.is_ok()).map(|(uri, _)| uri).collect();
+        let heard = answers.into_iter().flatten().map(ReceivedAnswer::of);
+        let names: HashMap<String, String> = heard.flat_map(|heard| heard.names()).collect();
+        let peer = self.peers.entry(connection).or_default();
+        for uri in begun.into_iter().filter(|uri| !peer.follows(names.get(*uri).unwrap_or(uri))) {
+            self.follow_ups.push_back((connection, unsubscribe(uri)));
+        }
     }
 
     /// Returns the requested channels without sessions of another provider that have the same id:
