@@ -18,6 +18,9 @@ use crate::support::world::{message, World, ROOT};
 const NEW: ConnectionId = ConnectionId(1);
 const OLD: ConnectionId = ConnectionId(2);
 
+/// Further chat of a session.
+const OTHER: &str = "ahp-chat:/other";
+
 /// A host, a client of 1.0.0 and one of another version.
 struct TwoVersions {
     edged: EdgedWorld,
@@ -183,6 +186,24 @@ fn client_that_unsubscribes_only_the_chat_still_receives_the_selection_of_the_se
         both.take_messages(third);
         both.dispatch(CHAT, 2, json!({ "type": "chat/draftChanged" }));
         assert!(both.take_messages(third).is_empty(), "{method}");
+    }
+}
+
+#[test]
+fn message_to_a_session_without_its_first_chat_is_rejected() {
+    let mut both = TwoVersions::new("0.3.0");
+    both.ask(OLD, "subscribe", json!({ "channel": SESSION }));
+    assert!(both.ask(NEW, "createChat", json!({ "channel": SESSION, "chat": OTHER }))["error"].is_null());
+    assert!(both.ask(NEW, "disposeChat", json!({ "channel": CHAT }))["error"].is_null());
+    both.take_messages(OLD);
+    for (session, answers) in [(SESSION, 1), ("ahp-session:/unknown", 0)] {
+        let action = json!({ "type": "session/turnStarted", "turnId": "t", "message": message("hi") });
+        let params = json!({ "channel": session, "clientSeq": 1, "action": action });
+        both.edged.notify(OLD, "dispatchAction", params);
+        both.settle();
+        let heard = both.take_messages(OLD);
+        let refused = heard.iter().filter(|line| line["params"]["rejectionReason"].is_string());
+        assert_eq!(refused.count(), answers, "{session}: {heard:?}");
     }
 }
 

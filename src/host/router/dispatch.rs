@@ -44,17 +44,22 @@ impl Host {
         mode: &DispatchMode,
         session: Option<&str>,
     ) -> Result<(), RpcError> {
-        // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
         let target = self.ledger.find(&params.channel);
         let unreadable = self.ledger.why_unreadable(&params.channel);
-        if target.is_none() && unreadable.is_none() {
+        // The channel that the client has named is the session, which exists.
+        let lacks_chat = session.is_some_and(|session| self.ledger.find_session(session).is_some());
+        // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
+        if target.is_none() && unreadable.is_none() && !lacks_chat {
             tracing::debug!(channel = params.channel, "an action on an unknown channel was ignored");
             return Ok(());
         }
         let client_id = self.ledger.presence.client_of(connection).map(str::to_owned);
         let origin = ActionOrigin { client_id: client_id.unwrap_or_default(), client_seq: params.client_seq };
         let verdict = match (target, self.ledger.failing()) {
-            (None, _) => Err(Refusal::SessionUnreadable(unreadable.cloned().unwrap_or_default())),
+            (None, _) => Err(match unreadable {
+                Some(reason) => Refusal::SessionUnreadable(reason.clone()),
+                None => Refusal::NoChatOfSession(params.channel.clone()),
+            }),
             (_, Some(failing)) => Err(Refusal::NothingIsKept(failing.reason.clone())),
             (Some(target), None)
                 if session.is_some_and(|session| !is_chat_of(&self.ledger, target, session)) =>
@@ -133,7 +138,7 @@ impl Host {
     }
 }
 
-fn is_chat_of(ledger: &Ledger, target: ChannelId, session: &str) -> bool {
+pub(super) fn is_chat_of(ledger: &Ledger, target: ChannelId, session: &str) -> bool {
     let chat = target.chat().and_then(|key| ledger.channels.chats.known(key));
     chat.is_some_and(|chat| ledger.find_session(session) == Some(chat.session))
 }
