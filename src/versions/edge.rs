@@ -431,7 +431,7 @@ impl Edges {
             }
             let options = SessionOptions { ahead: peer.quirks.sessions_ahead, ..SessionOptions::default() };
             let method = method.as_str().to_owned();
-            let call = IncomingCall { method, params: object, options, reply: Reply::Same };
+            let call = IncomingCall { method, params: object, options, reply: Reply::Same, session: None };
             self.translate_up(connection, id.clone(), call, fed)
         });
         match (heard, id) {

@@ -26,6 +26,8 @@ pub struct IncomingCall {
     pub options: SessionOptions,
     /// Source of the answer.
     pub reply: Reply,
+    /// Session that the channel must be a chat of; `None` if the channel can be any.
+    pub session: Option<String>,
 }
 
 /// Source of the answer to a request.

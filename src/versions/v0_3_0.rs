@@ -76,16 +76,14 @@ impl VersionStep for V0_3_0 {
         }
     }
 
-    fn call_up(&self, call: &mut IncomingCall, context: &mut Context<'_>) -> Result<(), RpcError> {
+    fn call_up(&self, call: &mut IncomingCall, _context: &mut Context<'_>) -> Result<(), RpcError> {
         let channel = node::text(&call.params, "channel").unwrap_or_default();
         match call.method.as_str() {
             "createChat" | "disposeChat" => return Err(RpcError::method_not_found(&call.method)),
-            "fetchTurns" | "completions" if context.is_first_chat_elsewhere => {
-                return Err(RpcError::channel_not_found(channel));
-            }
             "fetchTurns" | "completions" => {
-                let chat = uris::default_chat_of(channel);
-                call.params.insert("channel".to_owned(), chat.into());
+                let session = channel.to_owned();
+                call.params.insert("channel".to_owned(), uris::default_chat_of(&session).into());
+                call.session = Some(session);
             }
             "subscribe" if is_unknown(channel) => {
                 return Err(RpcError::channel_not_found(channel));

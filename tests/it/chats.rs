@@ -31,8 +31,11 @@ impl TwoVersions {
         let mut both = Self { edged: EdgedWorld::new() };
         for (connection, version) in [(NEW, "1.0.0"), (OLD, old)] {
             both.edged.world.open(connection);
-            let hello = json!({ "channel": ROOT, "clientId": version, "protocolVersions": [version],
+            let mut hello = json!({ "channel": ROOT, "clientId": version, "protocolVersions": [version],
                 "initialSubscriptions": [ROOT] });
+            if version == "0.1.0" {
+                hello.as_object_mut().unwrap().remove("channel");
+            }
             assert!(both.ask(connection, "initialize", hello)["result"].is_object());
         }
         both.ask(NEW, "createSession", json!({ "channel": SESSION }));
@@ -204,6 +207,50 @@ fn message_to_a_session_without_its_first_chat_is_rejected() {
         let heard = both.take_messages(OLD);
         let refused = heard.iter().filter(|line| line["params"]["rejectionReason"].is_string());
         assert_eq!(refused.count(), answers, "{session}: {heard:?}");
+    }
+}
+
+#[test]
+fn requests_for_a_session_never_concern_a_chat_that_has_moved_to_another_one() {
+    let destination = "ahp-session:/b";
+    for version in ["0.1.0", "0.2.0", "0.3.0"] {
+        let mut both = TwoVersions::new(version);
+        let name = |id: &str| {
+            if version == "0.1.0" {
+                format!("script:/{id}")
+            } else {
+                format!("ahp-session:/{id}")
+            }
+        };
+        let member = if version == "0.1.0" { "session" } else { "channel" };
+        let turns = |both: &mut TwoVersions, id: &str| {
+            both.ask(OLD, "fetchTurns", json!({ member: name(id), "limit": 9 }))
+        };
+        let turn = json!({ "type": "chat/turnStarted", "turnId": "t", "message": message("hi") });
+        both.dispatch(CHAT, 1, turn);
+        both.run(TurnEvent::Ended(TurnEnd::Complete));
+        let shown = turns(&mut both, "s");
+        assert_eq!(shown["result"]["turns"][0]["id"], "t", "{version}: {shown}");
+        both.ask(NEW, "createSession", json!({ "channel": destination }));
+        both.ask(NEW, "createChat", json!({ "channel": SESSION, "chat": OTHER }));
+        let default = json!({ "type": "session/defaultChatChanged", "defaultChat": OTHER });
+        both.dispatch(SESSION, 2, default);
+        let to = json!({ "kind": "session", "session": destination });
+        let moved = both.ask(NEW, "moveChat", json!({ "channel": CHAT, "destination": to }));
+        assert!(moved["error"].is_null(), "{moved}");
+        for is_subscribed in [false, true] {
+            let shown = turns(&mut both, "s");
+            assert!(shown["error"].is_object(), "{version}: {shown}");
+            assert!(!shown.to_string().contains("ahp-chat:"), "{version}: {shown}");
+            let params = json!({ member: name("s"), "kind": "userMessage", "text": "/s", "offset": 2 });
+            let completed = both.ask(OLD, "completions", params);
+            assert!(completed["error"].is_object(), "{version}: {completed}");
+            let subscribed = if version == "0.1.0" { "resource" } else { "channel" };
+            if !is_subscribed {
+                both.ask(OLD, "subscribe", json!({ subscribed: name("s") }));
+            }
+        }
+        assert!(turns(&mut both, "b")["result"]["turns"].is_array(), "{version}");
     }
 }
 

@@ -6,6 +6,7 @@
 
 use serde_json::Value;
 
+use crate::wire::methods::Method;
 use crate::wire::rpc::{Incoming, Params, RequestId};
 use crate::wire::selection::{Selection, SelectionChange};
 
@@ -38,6 +39,9 @@ pub enum InternalRequest {
     /// Dispatches an action, as `dispatchAction` does with these params. If a session is given, the
     /// action is refused unless its channel is a chat of that session.
     Dispatch(Params, DispatchMode, Option<String>),
+    /// Serves this method with these params. Their channel is not found unless it is a chat of this
+    /// session.
+    OfSession(Method, Params, String),
     /// Notes the abilities of the client.
     Note(Abilities),
 }

@@ -6,6 +6,7 @@
 use ahp_types::commands::{
     ListAutomationTriggerDefinitionsParams, ListAutomationTriggerDefinitionsResult, RunAutomationResult,
 };
+use serde::Deserialize;
 use serde_json::json;
 
 use crate::host::agents::adoption::completion_request;
@@ -25,6 +26,7 @@ use crate::wire::errors::RpcError;
 use crate::wire::methods::{ListSessionsParams, Method, MethodKind, IGNORED};
 use crate::wire::rpc::{to_json, Incoming, MethodName, Params};
 
+use super::dispatch::is_chat_of;
 use super::disposal::announce_session;
 use super::{adoption, connections, moves};
 
@@ -124,6 +126,10 @@ impl Host {
         connection: ConnectionId,
         request: InternalRequest,
     ) -> Result<(Method, Answer), RpcError> {
+        #[derive(Deserialize)]
+        struct Channel {
+            channel: String,
+        }
         // The nearest method determines which connections may send the request, and when.
         let method = match &request {
             InternalRequest::Note(_) => Method::Ping,
@@ -132,6 +138,7 @@ impl Host {
             InternalRequest::CreateSession(..) => Method::CreateSession,
             InternalRequest::CreateChat(..) => Method::CreateChat,
             InternalRequest::Dispatch(..) => Method::DispatchAction,
+            InternalRequest::OfSession(method, ..) => *method,
         };
         route(&self.ledger, connection, &MethodName::Served(method))?;
         let answer = match request {
@@ -167,6 +174,13 @@ impl Host {
             InternalRequest::Dispatch(params, mode, session) => {
                 self.dispatch_action(step, connection, params.read()?, &mode, session.as_deref())?;
                 Answer::Json(NULL)
+            }
+            InternalRequest::OfSession(method, params, session) => {
+                let chat = self.ledger.find(&params.read::<Channel>()?.channel);
+                if !chat.is_some_and(|chat| is_chat_of(&self.ledger, chat, &session)) {
+                    return Err(self.ledger.not_found(&session));
+                }
+                self.serve_request(step, connection, method, &params)?
             }
         };
         Ok((method, answer))

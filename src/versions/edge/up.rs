@@ -181,6 +181,7 @@ impl Edges {
             params: params.clone(),
             options: SessionOptions::default(),
             reply: Reply::Same,
+            session: None,
         };
         // In versions whose actions name their channel, a step sets `channel`.
         let (chain, mut context) = translation.context("", &peer.client_id);
@@ -259,7 +260,12 @@ fn requests_for(
             let selection = std::mem::take(&mut call.options.selection);
             internal(InternalRequest::CreateChat(params_of(&call.params), selection))
         }
-        _ => plain(&call.params),
+        _ => match (Method::from_name(&method), call.session.take()) {
+            (Some(served), Some(session)) => {
+                internal(InternalRequest::OfSession(served, params_of(&call.params), session))
+            }
+            _ => plain(&call.params),
+        },
     }];
     match method.as_str() {
         // States for later translations, and for the answer if the replay cannot be translated.
