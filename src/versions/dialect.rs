@@ -133,6 +133,8 @@ impl Dialect {
             "chat/draftChanged" | "session/activeClientSet" | "session/activeClientRemoved" => {
                 self >= Self::V0_5_0
             }
+            // With the first chat, its pending messages are removed.
+            "session/chatRemoved" => self >= Self::V0_4_0,
             _ => self > Self::Draft,
         }
     }

@@ -130,6 +130,8 @@ pub struct Context<'a> {
     pub directories: &'a [Value],
     /// Set if the first chat of that session is in another session.
     pub is_first_chat_elsewhere: bool,
+    /// Set if that session has chats besides its first one, before the action.
+    pub has_further_chats: bool,
     /// Set if clients of this version know that a session has chats.
     pub knows_chats: bool,
     /// Names of sessions for clients of this version.

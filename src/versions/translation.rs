@@ -4,7 +4,7 @@
 //! translations need; and the clients' names of sessions.
 //! Never: knows which connection gets what.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use ahp_types::actions::StateAction;
 use ahp_types::state::SessionStatus;
@@ -44,8 +44,8 @@ pub struct VersionTranslation {
 #[derive(Debug, Default, Clone)]
 struct SessionFacts {
     is_read: bool,
-    /// Set if its first chat is in another session, or was deleted.
-    is_first_chat_elsewhere: bool,
+    /// URIs of its chats.
+    chats: BTreeSet<String>,
     /// Active clients.
     active: Vec<Value>,
     /// Working directories.
@@ -176,7 +176,8 @@ impl VersionTranslation {
                 chat: self.chats.get(&about),
                 at_end: None,
                 is_read: facts.is_some_and(|facts| facts.is_read),
-                is_first_chat_elsewhere: facts.is_some_and(|facts| facts.is_first_chat_elsewhere),
+                is_first_chat_elsewhere: facts.is_some_and(|facts| !facts.chats.contains(&about)),
+                has_further_chats: facts.is_some_and(|facts| facts.chats.iter().any(|chat| *chat != about)),
                 active: facts.map(|facts| facts.active.as_slice()).unwrap_or_default(),
                 directories: facts.map(|facts| facts.directories.as_slice()).unwrap_or_default(),
                 knows_chats: !self.dialect.has_turns_in_sessions(),
@@ -215,9 +216,11 @@ impl VersionTranslation {
                     let state = state.to_object();
                     let status = state.get("status").and_then(Value::as_u64).unwrap_or_default();
                     let list = |name| state.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+                    let chats = list("chats");
+                    let chats = chats.iter().filter_map(|row| row["resource"].as_str());
                     let facts = SessionFacts {
                         is_read: status & u64::from(SessionStatus::IsRead.bits()) != 0,
-                        is_first_chat_elsewhere: !lists_first_chat(&state, channel),
+                        chats: chats.map(str::to_owned).collect(),
                         active: list("activeClients"),
                         directories: list("workingDirectories"),
                     };
@@ -372,7 +375,7 @@ impl VersionTranslation {
         match serde_json::from_slice::<Change>(&envelope_of(line)) {
             Ok(change) => {
                 if let Some(facts) = self.sessions.get_mut(&change.channel) {
-                    facts.follow(&change.channel, &change.action);
+                    facts.follow(&change.action);
                 }
                 if let Some(chat) = self.chats.get_mut(&change.channel) {
                     chat.apply(&change.action);
@@ -390,16 +393,15 @@ impl VersionTranslation {
 impl SessionFacts {
     /// Applies an action on the session; that of an active client is applied before its
     /// translation.
-    fn follow(&mut self, session: &str, action: &StateAction) {
-        let is_first_chat = |chat: &str| chat == uris::default_chat_of(session);
+    fn follow(&mut self, action: &StateAction) {
         let directories = &mut self.directories;
         match action {
             StateAction::SessionIsReadChanged(a) => self.is_read = a.is_read,
-            StateAction::SessionChatAdded(a) if is_first_chat(&a.summary.resource) => {
-                self.is_first_chat_elsewhere = false;
+            StateAction::SessionChatAdded(a) => {
+                self.chats.insert(a.summary.resource.clone());
             }
-            StateAction::SessionChatRemoved(a) if is_first_chat(&a.chat) => {
-                self.is_first_chat_elsewhere = true;
+            StateAction::SessionChatRemoved(a) => {
+                self.chats.remove(&a.chat);
             }
             StateAction::SessionWorkingDirectorySet(a)
                 if !directories.iter().any(|one| *one == a.directory) =>

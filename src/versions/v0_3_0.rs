@@ -10,6 +10,7 @@ use super::step::{
     Context, IncomingAction, IncomingCall, OutgoingAction, OutgoingState, StepFacts, VersionStep,
 };
 use super::translation::lists_first_chat;
+use crate::state::reduce::Conversation;
 use crate::wire::annotations::parse_annotations_uri;
 use crate::wire::channels::ChannelKind;
 use crate::wire::errors::RpcError;
@@ -57,7 +58,8 @@ impl VersionStep for V0_3_0 {
         &StepFacts {
             dialect: Dialect::V0_3_0,
             losses: &[
-                "chats but the default one",
+                "chats but the default one, and the turns of that one when it comes back from another \
+                 session, until the next snapshot",
                 "annotations",
                 "what a watch of files is about; it tells what changes",
             ],
@@ -168,8 +170,17 @@ impl VersionStep for V0_3_0 {
 
     fn action_down(&self, mut outgoing: OutgoingAction, context: &mut Context<'_>) -> Vec<OutgoingAction> {
         leave_out_disabled(&mut outgoing.action);
-        if outgoing.name() == "changeset/contentChanged" {
-            return one_by_one(outgoing);
+        match outgoing.name() {
+            "changeset/contentChanged" => return one_by_one(outgoing),
+            // The chats of a session that is disposed of are removed, too; that needs no action.
+            "session/chatRemoved"
+                if context.has_further_chats
+                    && node::text(&outgoing.action, "chat")
+                        == Some(&uris::default_chat_of(&outgoing.channel)) =>
+            {
+                return without_conversation(&outgoing.channel, context.chat);
+            }
+            _ => {}
         }
         let Some(name) = outgoing.name().strip_prefix("chat/").map(str::to_owned) else {
             return vec![outgoing];
@@ -192,6 +203,20 @@ impl VersionStep for V0_3_0 {
 /// Returns whether a channel is of a kind that 0.3.0 does not have.
 fn is_unknown(uri: &str) -> bool {
     uri.starts_with("ahp-chat:") || parse_annotations_uri(uri).is_some()
+}
+
+/// Returns the actions that leave a session without its conversation, which was `chat`.
+fn without_conversation(session: &str, chat: Option<&Conversation>) -> Vec<OutgoingAction> {
+    let state = chat.map(Conversation::state);
+    let steering = state.and_then(|state| state.steering_message.as_ref()).map(|it| ("steering", it));
+    let queued = state.and_then(|state| state.queued_messages.as_ref()).into_iter().flatten();
+    let pending = steering.into_iter().chain(queued.map(|it| ("queued", it)));
+    let removals = pending
+        .map(|(kind, it)| json!({ "type": "session/pendingMessageRemoved", "kind": kind, "id": it.id }));
+    // Without a turn, all turns are removed, and the running one with its questions.
+    let truncated = json!({ "type": "session/truncated" });
+    let all = removals.chain([truncated]);
+    all.map(|action| OutgoingAction::new(session, action)).collect()
 }
 
 /// Removes disabled operations: the crates before 0.4.0 do not know that status.

@@ -255,6 +255,40 @@ fn requests_for_a_session_never_concern_a_chat_that_has_moved_to_another_one() {
 }
 
 #[test]
+fn session_that_loses_its_first_chat_loses_its_conversation_for_a_client_of_a_single_chat_version() {
+    let moved = json!({ "channel": CHAT, "destination": { "kind": "newSession" } });
+    for (method, params) in [("moveChat", moved), ("disposeChat", json!({ "channel": CHAT }))] {
+        let mut both = TwoVersions::new("0.3.0");
+        both.ask(NEW, "createChat", json!({ "channel": SESSION, "chat": OTHER }));
+        let default = json!({ "type": "session/defaultChatChanged", "defaultChat": OTHER });
+        both.dispatch(SESSION, 1, default);
+        let turn = |id: &str| json!({ "type": "chat/turnStarted", "turnId": id, "message": message("hi") });
+        both.dispatch(CHAT, 2, turn("t"));
+        both.run(TurnEvent::Ended(TurnEnd::Complete));
+        // A chat with a running turn, behind which messages are queued, cannot be moved.
+        let is_queued = method == "disposeChat";
+        if is_queued {
+            both.dispatch(CHAT, 3, turn("t2"));
+            let queued = json!({ "type": "chat/pendingMessageSet", "id": "q", "kind": "queued",
+                "message": message("later") });
+            both.dispatch(CHAT, 4, queued);
+        }
+        let state = both.ask(OLD, "subscribe", json!({ "channel": SESSION }));
+        let state = &state["result"]["snapshot"]["state"];
+        assert_eq!(state["turns"][0]["id"], "t", "{state}");
+        assert_eq!(state["queuedMessages"][0]["id"] == "q", is_queued, "{state}");
+        both.take_messages(OLD);
+        let gone = both.ask(NEW, method, params);
+        assert!(gone["error"].is_null(), "{gone}");
+        let heard = both.take_messages(OLD);
+        let actions: Vec<&Value> = heard.iter().map(|line| &line["params"]["action"]).collect();
+        let removed = json!({ "type": "session/pendingMessageRemoved", "kind": "queued", "id": "q" });
+        assert_eq!(actions.contains(&&removed), is_queued, "{method}: {heard:?}");
+        assert!(actions.contains(&&json!({ "type": "session/truncated" })), "{method}: {heard:?}");
+    }
+}
+
+#[test]
 fn older_clients_create_and_dispose_chats_but_cannot_move_them() {
     for version in ["0.4.0", "0.5.0", "0.5.1", "0.6.0", "0.7.0", "0.9.0"] {
         let mut both = TwoVersions::new(version);

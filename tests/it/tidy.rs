@@ -214,13 +214,14 @@ fn versions_are_listed_with_their_exact_and_lossy_parts() {
     let older = steps.map(|step| {
         let dialect = step.facts().dialect;
         let name = dialect.name();
-        let exact = match ["chat/turnStarted", "chat/draftChanged", "chat/turnResume"]
+        let exact = match ["chat/turnStarted", "session/chatRemoved", "chat/draftChanged", "chat/turnResume"]
             .map(|action| dialect.can_replay(action))
         {
-            [true, true, true] => "with every replay",
-            [true, true, false] => "replays but those of a resumed turn",
-            [true, false, false] => "replays but those of a resumed turn or a draft",
-            [false, false, false] => "no replays but empty ones: states instead",
+            [true, true, true, true] => "with every replay",
+            [true, true, true, false] => "replays but those of a resumed turn",
+            [true, true, false, false] => "replays but those of a resumed turn or a draft",
+            [true, false, false, false] => "replays but those of a resumed turn, a draft or a removed chat",
+            [false, false, false, false] => "no replays but empty ones: states instead",
             other => panic!("{name} replays {other:?}"),
         };
         row(name, &format!("all else that it has, {exact}"), &step.facts().losses.join("; "))
