@@ -123,7 +123,11 @@ impl SessionNames {
     /// assumes the default one unless the name is known.
     pub fn down(&mut self, uri: &str, provider: Option<&str>) -> String {
         if let Some(client) = self.client_of.get(uri) {
-            return client.clone();
+            let is_of = |provider: &str| client == uri || client.split(':').next() == Some(provider);
+            // With another provider, it is another session, made after the known one was removed.
+            if !is_plain(uri) || provider.is_none_or(is_of) {
+                return client.clone();
+            }
         }
         let Some(path) = uri.strip_prefix(SESSION_SCHEME) else {
             if provider.is_some() {
@@ -282,6 +286,19 @@ mod tests {
         assert_eq!(names.down("ahp-session:/2", Some("script")), "ahp-session:/2");
         names.make("other:/3", Some("other"));
         assert_eq!(names.up("other:/3"), "ahp-session:/3");
+    }
+
+    #[test]
+    fn session_made_again_by_another_provider_gets_the_name_of_that_provider() {
+        let mut names = names();
+        assert_eq!(names.down("ahp-session:/1", Some("other")), "other:/1");
+        names.forget("ahp-session:/1");
+        assert_eq!(names.down("ahp-session:/1", Some("script")), "script:/1");
+        assert_eq!(names.down("ahp-session:/1", None), "script:/1");
+        assert_eq!(names.known("other:/1"), None);
+        // A session that has the core's name keeps it.
+        names.learn_sessions([("script:/2", Some("script")), ("ahp-session:/2", Some("script"))].into_iter());
+        assert_eq!(names.down("ahp-session:/2", Some("script")), "ahp-session:/2");
     }
 
     #[test]
