@@ -347,7 +347,17 @@ impl Edges {
     /// Learns the providers of these sessions, some of which may be disposed of: a client that
     /// returns may still receive their names.
     pub fn learn<'a>(&mut self, sessions: impl Iterator<Item = (&'a str, &'a str)>) {
-        sessions.for_each(|(uri, provider)| self.spelling.note(uri, provider));
+        let sessions: Vec<(&str, Option<&str>)> = sessions
+            .inspect(|(uri, provider)| self.spelling.note(uri, provider))
+            .map(|(uri, provider)| (uri, Some(provider)))
+            .collect();
+        let translations =
+            self.translations.values_mut().filter(|translation| !translation.dialect().names_channels());
+        for VersionTranslation { names, .. } in translations {
+            // One that exists may have another provider than the removed one of that id.
+            let unknown: Vec<_> = sessions.iter().copied().filter(|(uri, _)| !names.is_named(uri)).collect();
+            names.learn_sessions(unknown.into_iter());
+        }
     }
 
     /// Returns whether the last version of this client id is not in memory; the store may have it.
@@ -836,6 +846,27 @@ mod tests {
             assert!(ended.is_empty(), "{version}");
             let peer = &edges.peers[&ONE];
             assert!(peer.subscribed.contains_key(session) && !peer.implied.contains_key(&chat), "{version}");
+        }
+    }
+
+    #[test]
+    fn returning_client_receives_the_name_of_a_session_that_was_removed_before_a_restart() {
+        let mut edges = Edges::new(vec!["script".to_owned(), "other".to_owned()]);
+        edges.remember("c".to_owned(), Dialect::V0_1_0);
+        // As the store has them: the sessions there are, then those there were.
+        edges.learn_sessions(&[("ahp-session:/2".to_owned(), "script".to_owned())]);
+        let past = [("ahp-session:/1", "other"), ("ahp-session:/2", "other")];
+        edges.learn(past.into_iter());
+        edges.open(ONE, None);
+        let params = json!({ "clientId": "c", "lastSeenServerSeq": 0, "subscriptions": [] });
+        ask(&mut edges, Method::Reconnect, &params);
+        for (session, name) in [("ahp-session:/1", "other:/1"), ("ahp-session:/2", "script:/2")] {
+            let params = json!({ "channel": uris::ROOT, "session": session }).to_string().into();
+            let removed = Frame::Notification { method: "root/sessionRemoved", params };
+            let mut told = Vec::new();
+            edges.down(ONE, &removed, &mut told);
+            let told: Value = serde_json::from_slice(&told[0]).unwrap();
+            assert_eq!(told["params"]["notification"]["session"], name, "{told}");
         }
     }
 

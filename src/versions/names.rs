@@ -57,6 +57,11 @@ impl SessionNames {
         self.core_of.get(uri).cloned()
     }
 
+    /// Returns whether the clients' name of the session that the core calls `core` is known.
+    pub fn is_named(&self, core: &str) -> bool {
+        self.client_of.contains_key(core)
+    }
+
     /// Returns the core's name of the session that a client calls `uri`; guesses if it is unknown.
     pub fn up(&mut self, uri: &str) -> String {
         if let Some(core) = self.core_of.get(uri) {
