@@ -289,6 +289,23 @@ fn session_that_loses_its_first_chat_loses_its_conversation_for_a_client_of_a_si
 }
 
 #[test]
+fn session_unsubscribed_under_its_other_name_receives_no_actions() {
+    for version in ["0.3.0", "0.4.0"] {
+        let mut both = TwoVersions::new(version);
+        both.ask(OLD, "subscribe", json!({ "channel": SESSION }));
+        both.edged.notify(OLD, "unsubscribe", json!({ "channel": "script:/s" }));
+        both.settle();
+        both.take_messages(OLD);
+        let mut said = message("hi");
+        said["model"] = json!({ "id": "m" });
+        both.dispatch(CHAT, 1, json!({ "type": "chat/turnStarted", "turnId": "t", "message": said }));
+        let mut heard = both.take_messages(OLD);
+        heard.retain(|line| line["method"] == "action" && line["params"]["channel"] != ROOT);
+        assert!(heard.is_empty(), "{version}: {heard:?}");
+    }
+}
+
+#[test]
 fn older_clients_create_and_dispose_chats_but_cannot_move_them() {
     for version in ["0.4.0", "0.5.0", "0.5.1", "0.6.0", "0.7.0", "0.9.0"] {
         let mut both = TwoVersions::new(version);

@@ -141,7 +141,9 @@ impl Edges {
     ) -> bool {
         let peer = self.peers.entry(connection).or_default();
         let Some(named) = node::text(&call.params, "channel") else { return false };
-        let channel = peer.aliases.remove(named).unwrap_or_else(|| named.to_owned());
+        let plain = || uris::plain_form(named).filter(|plain| peer.subscribed.contains_key(plain));
+        let other = if peer.subscribed.contains_key(named) { None } else { plain() };
+        let channel = peer.aliases.remove(named).or(other).unwrap_or_else(|| named.to_owned());
         peer.subscribed.remove(&channel);
         let chat = uris::default_chat_of(&channel);
         let mut is_asked_for = false;
