@@ -66,7 +66,8 @@ impl Clients {
         let Some(disconnect) = self.disconnects.get(&connection) else { return false };
         match owner_of(ledger, key) {
             Some(owner) if ledger.presence.can_speak(owner) => false,
-            owner if owner == disconnect.client_id.as_deref() => {
+            // Without an owner, a connection without `initialize` would seem to be the owner's.
+            owner if owner.is_some() && owner == disconnect.client_id.as_deref() => {
                 !(disconnect.is_lost && ledger.presence.has_clients())
             }
             owner => {

@@ -121,6 +121,19 @@ fn pending_question_is_declined_only_when_nobody_is_left_to_answer() {
     assert!(clients.disconnects[&ME].cut, "its process says so");
 }
 
+#[test]
+fn connection_that_never_initialized_has_no_turn_while_a_client_is_connected() {
+    let (mut ledger, mut clients) = (with_session(), Clients::default());
+    start_turn(&mut ledger, "t");
+    // No client is known to have begun it, as after a restart.
+    ledger.channels.chats.get_mut(&CHAT).unwrap().run.as_mut().unwrap().by = None;
+    let gone = Disconnect { client_id: None, is_lost: false, cancelling: false, cut: false, over: false };
+    clients.disconnects.insert(OTHER, gone);
+    assert_eq!(clients.chats_of_disconnected(&ledger, OTHER), []);
+    ledger.presence.leaving.insert(ME);
+    assert_eq!(clients.chats_of_disconnected(&ledger, OTHER), [CHAT]);
+}
+
 fn with_question_that_the_other_cannot_see() -> (Ledger, Clients) {
     let (mut ledger, clients) = (with_session(), Clients::default());
     connect(&mut ledger, OTHER, "other");
