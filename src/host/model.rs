@@ -219,6 +219,8 @@ pub(super) struct Chat {
     pub(super) undelivered_steering: BTreeSet<String>,
     /// Pending messages that use the model and agent selected when their turn begins.
     pub(super) following: BTreeSet<String>,
+    /// Clients that have sent its pending messages, by message id; the turns are theirs.
+    pub(super) senders: BTreeMap<String, String>,
     /// Transcripts of the chats that are attached to its messages.
     pub(super) attached: Attached,
     /// Contents of edits that awaited approval in the running or latest turn, by content id.
@@ -267,6 +269,7 @@ impl Chat {
             turns_queued: BTreeSet::new(),
             undelivered_steering: BTreeSet::new(),
             following: BTreeSet::new(),
+            senders: BTreeMap::new(),
             attached: Attached::default(),
             previews: BTreeMap::new(),
             preview_bytes: 0,
@@ -292,6 +295,15 @@ impl Chat {
         self.conversation.history().contains(id)
             || self.removed_turns.contains(id)
             || active.is_some_and(|turn| turn.id == id)
+    }
+
+    /// Returns the ids of the messages that wait, or that the agent was sent and has not accepted.
+    pub(super) fn unconsumed(&self) -> BTreeSet<String> {
+        let state = self.conversation.state();
+        let listed = self.conversation.steering_messages();
+        let sent = self.run.iter().flat_map(|run| run.sent_steering.iter().chain(&run.sent_listed));
+        let pending = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(listed);
+        pending.chain(sent).map(|message| message.id.clone()).collect()
     }
 
     /// Returns whether the agent can resume its work in this chat after it, or the host, has ended.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ahp_sidecar::host::effects::{
     ChatKey, Command, ConnectionId, Input, PermissionKind, PermissionOption, RunId, Timer, ToolGate,
-    ToolOutcome, TurnEvent,
+    ToolOutcome, TurnEnd, TurnEvent,
 };
 use serde_json::{json, Value};
 
@@ -109,6 +109,17 @@ fn client_that_started_the_turn_receives_the_tool_call() {
         session.call(asker, "t");
         assert_eq!(session.owner(), owner);
     }
+}
+
+#[test]
+fn client_that_queued_the_message_of_the_turn_receives_the_tool_call() {
+    let mut session = Shared::new();
+    let first = session.start(ONE, "t");
+    session.world.pend(OTHER, CHAT, "queued", "q", "go");
+    session.world.report(session.chat, first, TurnEvent::Ended(TurnEnd::Complete));
+    let second = session.world.started();
+    session.want(second);
+    assert_eq!(session.owner(), "other");
 }
 
 #[test]

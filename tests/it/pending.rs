@@ -4,17 +4,25 @@
 //! Owns: a host in memory, one chat of it, and an agent that says what a test has it say.
 //! Never: runs a real agent; when that says what is chance.
 
-use ahp_sidecar::backend::{script::Script, Backend};
+use std::time::Duration;
+
+use ahp_sidecar::backend::script::{GuardedScript, Script};
+use ahp_sidecar::backend::Backend;
 use ahp_sidecar::host::effects::{
     AgentDescription, ChatKey, Command, ConnectionId, Event, Handle, Input, Output, Record, RunId, Shutdown,
-    TurnEnd, TurnEvent,
+    Timer, TurnCause, TurnEnd, TurnEvent,
 };
+use ahp_sidecar::host::{LoadedSession, Start};
 use serde_json::{json, Value};
 
-use crate::support::core::{Core, CHAT, SESSION};
+use crate::support::core::{saved, Core, CHAT, SESSION};
 use crate::support::world::World;
 
 const CLIENT: ConnectionId = ConnectionId(1);
+const OTHER: ConnectionId = ConnectionId(2);
+
+/// Resource that the guarded agent requires a token for.
+const RESOURCE: &str = "https://api.example";
 
 /// A chat whose agent is open, and its one client.
 struct Chat {
@@ -32,6 +40,46 @@ impl Chat {
         world.arrive(CLIENT, "me");
         let key = world.open_session(CLIENT);
         Self { world, key }
+    }
+
+    /// Creates a saved chat whose agent requires a token. Two clients have one each, which is the
+    /// client's name.
+    fn guarded() -> Self {
+        let mut world = World::saving(Core::with(guarded_agent()));
+        for (connection, client) in [(CLIENT, "me"), (OTHER, "other")] {
+            arrive_with_token(&mut world, connection, client);
+        }
+        let key = world.open_session(CLIENT);
+        Self { world, key }
+    }
+
+    /// Restores the chat in a host that starts after this one was killed.
+    fn after_restart(&self, agent: AgentDescription) -> Self {
+        let start = Start { head: 100, last_key: 100, ..Start::default() };
+        let mut world = World::saving(Core::after(start, vec![agent]));
+        let restored = LoadedSession::of(saved(&self.world.outputs), &Default::default());
+        world.feed(Input::Restored(Box::new(restored)));
+        Self { world, key: self.key }
+    }
+
+    /// Begins a turn of the agent's own.
+    fn begin_own_turn(&mut self) -> RunId {
+        self.world.agent(self.key, Event::Begins(TurnCause::Agent));
+        let run = self.world.commands().rev().find_map(|command| match command {
+            Command::OwnTurn { run } => Some(*run),
+            _ => None,
+        });
+        run.expect("the agent's own turn was started")
+    }
+
+    /// Returns the token that the agent was last sent.
+    fn token(&self) -> Option<String> {
+        let tokens = self.world.commands().rev().find_map(|command| match command {
+            Command::Open(open) => Some(&open.tokens),
+            Command::Tokens(tokens) => Some(tokens),
+            _ => None,
+        });
+        Some(tokens?.get(RESOURCE)?.secret().to_owned())
     }
 
     fn dispatch(&mut self, action: Value) -> Option<String> {
@@ -84,6 +132,16 @@ impl Chat {
         self.world.take();
         state["steeringMessage"]["id"].as_str().map(str::to_owned)
     }
+}
+
+fn guarded_agent() -> AgentDescription {
+    GuardedScript { resource: RESOURCE.to_owned() }.describe()
+}
+
+/// Connects a client whose token is its name.
+fn arrive_with_token(world: &mut World, connection: ConnectionId, client: &str) {
+    world.arrive(connection, client);
+    world.ask(connection, "authenticate", json!({ "resource": RESOURCE, "token": client })).unwrap();
 }
 
 fn endings() -> [TurnEnd; 4] {
@@ -264,6 +322,87 @@ fn message_queued_behind_the_turn_of_a_leaving_client_starts_when_it_has_left() 
         let started = chat.happened().1.contains(&"chat/turnStarted".to_owned());
         assert_eq!(started, others_stay || returns);
     }
+}
+
+#[test]
+fn queued_message_runs_with_the_token_of_its_sender() {
+    for (waits_for_own_turn, leaves) in [(false, false), (false, true), (true, false)] {
+        let mut chat = Chat::guarded();
+        let mut first = chat.start("t1");
+        if waits_for_own_turn {
+            chat.report(first, TurnEvent::Ended(TurnEnd::Complete));
+            first = chat.begin_own_turn();
+            // The host queues the start of a turn.
+            chat.world.start(OTHER, CHAT, "t2", "go");
+        } else {
+            assert_eq!(chat.world.pend(OTHER, CHAT, "queued", "q", "go"), None);
+        }
+        assert_eq!(chat.token().as_deref(), Some("me"));
+        if leaves {
+            chat.world.feed(Input::Closed(CLIENT));
+        }
+        chat.report(first, TurnEvent::Ended(TurnEnd::Complete));
+        assert_ne!(chat.world.started(), first);
+        assert_eq!(chat.token().as_deref(), Some("other"));
+    }
+}
+
+#[test]
+fn queued_message_runs_with_the_token_of_its_sender_after_a_restart() {
+    for waits_for_own_turn in [false, true] {
+        let mut chat = Chat::guarded();
+        let first = chat.start("t1");
+        if waits_for_own_turn {
+            chat.report(first, TurnEvent::Ended(TurnEnd::Complete));
+            chat.begin_own_turn();
+            chat.world.start(OTHER, CHAT, "q", "go");
+        } else {
+            chat.world.pend(OTHER, CHAT, "queued", "q", "go");
+        }
+        let mut chat = chat.after_restart(guarded_agent());
+        arrive_with_token(&mut chat.world, OTHER, "other");
+        chat.world.dispatch(OTHER, CHAT, json!({ "type": "chat/queuedMessagesReordered", "order": ["q"] }));
+        chat.world.agent(chat.key, Event::Opened);
+        chat.world.started();
+        assert_eq!(chat.token().as_deref(), Some("other"));
+    }
+}
+
+#[test]
+fn queued_message_of_a_leaving_client_starts_when_it_has_left() {
+    let mut chat = Chat::new();
+    chat.world.arrive(OTHER, "leaves");
+    let first = chat.start("t1");
+    chat.world.pend(OTHER, CHAT, "queued", "q", "go");
+    chat.world.feed(Input::Ended { connection: OTHER, how: Shutdown::Cancel, expected: None });
+    chat.happened();
+    chat.report(first, TurnEvent::Ended(TurnEnd::Complete));
+    assert!(!chat.happened().1.contains(&"chat/turnStarted".to_owned()), "its turns are cancelled");
+    chat.world.feed(Input::BatchEnded);
+    let left = |output: &Output| matches!(output, Output::Disconnected { connection: OTHER, cut: false });
+    assert!(chat.world.outputs.iter().any(left));
+    assert!(chat.happened().1.contains(&"chat/turnStarted".to_owned()));
+}
+
+#[test]
+fn turn_of_a_queued_message_does_not_end_with_the_client_of_the_turn_before() {
+    let mut chat = Chat::new();
+    chat.world.arrive(OTHER, "leaves");
+    chat.world.start(OTHER, CHAT, "t1", "go");
+    let first = chat.world.started();
+    chat.queue("q");
+    let how = Shutdown::Drain(Duration::from_secs(4));
+    chat.world.feed(Input::Ended { connection: OTHER, how, expected: None });
+    chat.report(first, TurnEvent::Ended(TurnEnd::Complete));
+    chat.world.feed(Input::BatchEnded);
+    chat.world.feed(Input::Timer(Timer::Disconnect(OTHER)));
+    chat.world.feed(Input::BatchEnded);
+    let left = chat.world.outputs.iter().find_map(|output| match output {
+        Output::Disconnected { connection, cut } => Some((*connection, *cut)),
+        _ => None,
+    });
+    assert_eq!(left, Some((OTHER, false)));
+    assert!(!chat.happened().1.contains(&"chat/turnCancelled".to_owned()));
 }
 
 #[test]

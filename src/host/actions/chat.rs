@@ -82,6 +82,7 @@ pub(crate) fn client_sets_pending(
     agents.check_tokens_for_turn(ledger, step, key, &origin.client_id)?;
     selection::check_message(ledger, agents, chat.session, &action.message)?;
     let (kind, id, as_sent) = (action.kind, action.id.clone(), action.message.clone());
+    let sender = origin.client_id.clone();
     let attached = attached::resolve_attached(ledger, &mut action.message)?;
     attached::check_room(ledger, key, &id, &attached)?;
     speak_as(ledger, key, &origin.client_id);
@@ -97,6 +98,9 @@ pub(crate) fn client_sets_pending(
     } else {
         sequence_if_changed(ledger, step, key, action, origin)?
     };
+    if matches!(verdict, Verdict::Done) {
+        pending::note_sender(ledger, key, &id, sender);
+    }
     attached::attach_to_pending(ledger, key, &id, attached);
     pending::release_queue(ledger, key);
     if kind == PendingMessageKind::Steering {

@@ -98,6 +98,7 @@ pub(crate) fn client_changes_list(
     // An acknowledgement would show the client's message instead of the adjusted one.
     let changes = known.as_ref() != Some(&message) || as_sent != message;
     if changes {
+        pending::note_sender(ledger, key, &id, origin.client_id.clone());
         let set = SteeringChange::Set { steering_message: Box::new(message) };
         ledger.sequence(step, key, set.to_action(), Some(origin));
     }

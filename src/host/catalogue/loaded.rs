@@ -254,7 +254,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
     let turn_count = history.len();
     // The actions after the row belong to the running turn.
     let running = state.active_turn.as_ref().map(|turn| turn.id.clone());
-    let mut consumed = body.consumed;
+    let (mut consumed, mut senders) = (body.consumed, body.senders);
     let mut conversation = Conversation::new(state, history).with_steering_messages(body.steering_messages);
     for line in &merge_runs(&actions, MERGED_BYTES_MAX) {
         let envelope = rows::read_action(line)?;
@@ -265,6 +265,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
             return Err(format!("the stored action {} is invalid for its chat", envelope.server_seq));
         }
         rows::note_consumed(&mut consumed, &envelope);
+        rows::note_sender(&mut senders, &envelope);
     }
     drop(actions);
     let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
@@ -281,6 +282,7 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         turns_queued: body.turns_queued,
         undelivered_steering: body.undelivered_steering,
         following: body.following,
+        senders,
         attached: body.attached.into_owned(),
         progress: body.progress.into_iter().chain(running.zip(progress)).collect(),
         handle: body.handle.map(|name| Handle { name, resumes: body.resumes }),

@@ -78,6 +78,9 @@ pub struct ChatBody<'a> {
     pub(in crate::host) selecting: Vec<SelectionChange>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(in crate::host) following: BTreeSet<String>,
+    /// Clients that have sent pending messages, by message id.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(in crate::host) senders: BTreeMap<String, String>,
     /// Queued messages that stand for turns whose start had to wait.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(in crate::host) turns_queued: BTreeSet<String>,
@@ -246,6 +249,19 @@ pub fn note_consumed(consumed: &mut BTreeSet<String>, envelope: &ActionEnvelope)
         },
         _ => {}
     }
+}
+
+/// Updates the senders of pending messages by a stored action.
+pub(in crate::host) fn note_sender(senders: &mut BTreeMap<String, String>, envelope: &ActionEnvelope) {
+    let Some(origin) = &envelope.origin else { return };
+    let id = match &envelope.action {
+        StateAction::ChatPendingMessageSet(set) => set.id.clone(),
+        action => match SteeringChange::of(action) {
+            Some(SteeringChange::Set { steering_message }) => steering_message.id,
+            _ => return,
+        },
+    };
+    senders.insert(id, origin.client_id.clone());
 }
 
 pub(in crate::host) fn read<T: for<'a> Deserialize<'a>>(what: &str, json: &[u8]) -> Result<T, String> {

@@ -14,7 +14,7 @@ use std::ops::Range;
 use ahp_types::state::ChatOrigin;
 
 use crate::host::catalogue::rows::ChatBody;
-use crate::host::chats::attached;
+use crate::host::chats::{attached, pending};
 use crate::host::effects::{ChatRow, Output, Record};
 use crate::host::ledger::Ledger;
 use crate::host::model::Chat;
@@ -67,6 +67,7 @@ fn save_chat_row(
     head: u64,
 ) {
     attached::prune(chat);
+    pending::prune_senders(chat);
     let saved = &mut chat.saved;
     let context_turns = chat.context.len();
     if saved.turns_valid < saved.turns {
@@ -99,6 +100,7 @@ fn save_chat_row(
         consumed: chat.consumed.iter().cloned().collect(),
         selecting: chat.pending_selections.iter().map(|waiting| waiting.change.clone()).collect(),
         following: chat.following.clone(),
+        senders: chat.senders.clone(),
         turns_queued: chat.turns_queued.clone(),
         undelivered_steering: chat.undelivered_steering.clone(),
         steering_messages: chat.conversation.steering_messages().to_vec(),

@@ -169,13 +169,9 @@ pub(crate) fn prune(chat: &mut Chat) {
     if chat.attached.is_empty() {
         return;
     }
-    let state = chat.conversation.state();
-    let sent_steering = chat.run.iter().flat_map(|run| run.sent_steering.iter().chain(&run.sent_listed));
-    let waiting = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(sent_steering);
-    let waiting = waiting.chain(chat.conversation.steering_messages());
-    let waiting: Vec<&str> = waiting.map(|message| message.id.as_str()).collect();
-    chat.attached.pending.retain(|id, _| waiting.contains(&id.as_str()));
-    let newest_first = state.active_turn.iter().map(|turn| &*turn.id);
+    let unconsumed = chat.unconsumed();
+    chat.attached.pending.retain(|id, _| unconsumed.contains(id));
+    let newest_first = chat.conversation.state().active_turn.iter().map(|turn| &*turn.id);
     let completed = chat.conversation.history().turns();
     let newest_first = newest_first.chain(completed.iter().rev().map(CompletedTurn::id));
     let (mut kept, mut bytes) = (BTreeMap::new(), 0);

@@ -83,6 +83,21 @@ fn send_one(
     step.send_to_agent(key, Command::Steer { run, id, message, attached });
 }
 
+/// Records the client that has set a pending message: the turn that it starts is that client's.
+pub(crate) fn note_sender(ledger: &mut Ledger, key: ChatKey, id: &str, client_id: String) {
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.senders.insert(id.to_owned(), client_id);
+    }
+}
+
+/// Drops the senders of messages that no longer exist.
+pub(crate) fn prune_senders(chat: &mut Chat) {
+    if !chat.senders.is_empty() {
+        let unconsumed = chat.unconsumed();
+        chat.senders.retain(|id, _| unconsumed.contains(id));
+    }
+}
+
 /// Lets the queue continue after a stop, because a client has requested something on this chat.
 pub(crate) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {

@@ -89,6 +89,12 @@ impl Clients {
         cancelling.any(|connection| self.is_turn_of_disconnected(ledger, key, connection))
     }
 
+    /// Returns whether a disconnect is cancelling the turns of a client, so that none may begin.
+    pub(crate) fn is_cancelling_turns_of(&self, ledger: &Ledger, client_id: &str) -> bool {
+        let is_its = |it: &Disconnect| it.cancelling && it.client_id.as_deref() == Some(client_id);
+        !ledger.presence.can_speak(client_id) && self.disconnects.values().any(is_its)
+    }
+
     /// Records that something was declined in a chat because no client remains.
     pub(super) fn note_disconnect_cut(&mut self, ledger: &Ledger, key: ChatKey) {
         let left_by: Vec<ConnectionId> = self
@@ -105,8 +111,8 @@ impl Clients {
     }
 }
 
-/// Returns the client of a chat's running or latest turn; senders of queued messages are unknown.
-fn owner_of(ledger: &Ledger, key: ChatKey) -> Option<&str> {
+/// Returns the client of a chat's running or latest turn; `None` if none is known.
+pub(super) fn owner_of(ledger: &Ledger, key: ChatKey) -> Option<&str> {
     let chat = ledger.channels.chats.known(key)?;
     let by = chat.run.as_ref().and_then(|run| run.by.as_deref());
     by.or(chat.requesting_client.as_deref())

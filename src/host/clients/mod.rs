@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use crate::host::agents::conversations;
 use crate::host::chats::calls::{self, CallRef, Readiness};
-use crate::host::clients::disconnects::Disconnect;
+use crate::host::clients::disconnects::{owner_of, Disconnect};
 use crate::host::clients::shutdown::ShuttingDown;
 use crate::host::effects::{ChatKey, Command, ConnectionId, Output, Timer};
 use crate::host::facts::Fact;
@@ -178,7 +178,7 @@ impl Clients {
     /// clients precede absent ones, then the client that began the turn precedes the others.
     fn provider_of(&self, ledger: &Ledger, key: ChatKey, tool: &str) -> Option<(String, ToolDefinition)> {
         let chat = ledger.channels.chats.known(key)?;
-        let requester = chat.run.as_ref().and_then(|run| run.by.as_deref());
+        let owner = owner_of(ledger, key);
         let is_absent = |client: &str| {
             self.absences.values().any(|(session, absent)| *session == chat.session && absent == client)
         };
@@ -188,7 +188,7 @@ impl Clients {
             Some((client.client_id.as_str(), offered))
         });
         let (client, offered) =
-            offers.min_by_key(|(client, _)| (is_absent(client), requester != Some(*client)))?;
+            offers.min_by_key(|(client, _)| (is_absent(client), owner != Some(*client)))?;
         Some((client.to_owned(), offered.clone()))
     }
 

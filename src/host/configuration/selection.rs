@@ -6,7 +6,6 @@
 //! selection in a session's summary.
 //! Never: overrides a selection that a message carries.
 
-use std::collections::BTreeSet;
 use std::mem::discriminant;
 
 use ahp_types::actions::{ActionOrigin, ChatDraftChangedAction, ChatTruncatedAction, StateAction};
@@ -281,11 +280,8 @@ pub(crate) fn clear_followers(ledger: &mut Ledger, key: ChatKey) {
     let Some(chat) = ledger.channels.chats.known_mut(key).filter(|chat| !chat.following.is_empty()) else {
         return;
     };
-    let state = chat.conversation.state();
-    let listed = chat.conversation.steering_messages();
-    let pending = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(listed);
-    let pending: BTreeSet<&String> = pending.map(|message| &message.id).collect();
-    chat.following.retain(|id| pending.contains(id));
+    let unconsumed = chat.unconsumed();
+    chat.following.retain(|id| unconsumed.contains(id));
 }
 
 /// Drops the pending answers to a closed connection.

@@ -77,7 +77,8 @@ impl Host {
         action.started_at = step.timestamp();
         chat.consumed.extend(action.queued_message_id.clone());
         let mut run = Run::new(run, action.turn_id.clone(), step.now.monotonic_ms);
-        run.by = origin.as_ref().map(|origin| origin.client_id.clone());
+        let sender = action.queued_message_id.as_ref().and_then(|id| chat.senders.remove(id));
+        run.by = origin.as_ref().map(|origin| origin.client_id.clone()).or(sender);
         run.is_own = is_own;
         chat.requesting_client = run.by.clone().or(chat.requesting_client.take());
         chat.run = Some(run);
@@ -276,6 +277,10 @@ impl Host {
         let queued = || state.queued_messages.iter().flatten().next().cloned();
         let next = steering.or_else(|| Some((PendingPlace::Queue, queued()?)));
         let Some((place, PendingMessage { id, mut message })) = next else { return };
+        let sender = chat.senders.get(&id);
+        if sender.is_some_and(|sender| self.clients.is_cancelling_turns_of(&self.ledger, sender)) {
+            return;
+        }
         if chat.following.contains(&id) {
             selection::address(&self.ledger, &self.agents, key, &mut message);
         }
