@@ -215,7 +215,8 @@ pub(super) struct Chat {
     pub(super) pending_selections: Vec<PendingSelection>,
     /// Queued messages that stand for turns whose start had to wait; the turn has the message's id.
     pub(super) turns_queued: BTreeSet<String>,
-    /// Steering messages that the agent has not accepted; the next turn begins with them.
+    /// Steering messages that the agent has not accepted, pending or at the head of the queue; the
+    /// next turns begin with them.
     pub(super) undelivered_steering: BTreeSet<String>,
     /// Pending messages that use the model and agent selected when their turn begins.
     pub(super) following: BTreeSet<String>,

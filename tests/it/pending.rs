@@ -82,6 +82,22 @@ impl Chat {
         Some(tokens?.get(RESOURCE)?.secret().to_owned())
     }
 
+    /// Completes each turn until none starts, and returns the messages of the later ones.
+    fn texts_of_turns_after(&mut self, mut run: RunId) -> Vec<String> {
+        let mut texts = Vec::new();
+        loop {
+            self.world.take();
+            self.report(run, TurnEvent::Ended(TurnEnd::Complete));
+            let started = self.world.commands().find_map(|command| match command {
+                Command::StartTurn { run, message, .. } => Some((*run, message.text.clone())),
+                _ => None,
+            });
+            let Some((next, text)) = started else { return texts };
+            texts.push(text);
+            run = next;
+        }
+    }
+
     fn dispatch(&mut self, action: Value) -> Option<String> {
         self.world.dispatch(CLIENT, CHAT, action)
     }
@@ -226,15 +242,22 @@ fn queued_turn_that_begins_at_once_receives_the_steering_message() {
 }
 
 #[test]
-fn latest_unconsumed_steering_message_is_requeued() {
-    let mut chat = Chat::new();
-    let first = chat.start("t1");
-    for id in ["a", "b", "c"] {
-        chat.steer(id);
+fn unconsumed_steering_messages_start_turns_in_order_before_the_queue() {
+    for refused in [&[][..], &["a"], &["a", "b"], &["a", "b", "c"]] {
+        let mut chat = Chat::new();
+        let first = chat.start("t1");
+        chat.queue("q1");
+        chat.queue("q2");
+        for id in ["a", "b", "c", "d"] {
+            chat.steer(id);
+        }
+        for id in refused {
+            chat.report(first, TurnEvent::NotSteered((*id).to_owned()));
+        }
+        chat.report(first, TurnEvent::Steered("d".to_owned()));
+        assert_eq!(chat.texts_of_turns_after(first), ["a", "b", "c", "q1", "q2"], "{refused:?}");
+        assert_eq!(chat.shown(), None);
     }
-    chat.report(first, TurnEvent::Steered("c".to_owned()));
-    chat.report(first, TurnEvent::Ended(TurnEnd::Complete));
-    assert_eq!(chat.shown().as_deref(), Some("b"));
 }
 
 #[test]

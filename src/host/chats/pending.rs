@@ -6,7 +6,10 @@
 //! accepted.
 //! Never: sends queued messages to an agent; the router starts the next one between turns.
 
-use ahp_types::actions::{ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, StateAction};
+use ahp_types::actions::{
+    ChatPendingMessageRemovedAction, ChatPendingMessageSetAction, ChatQueuedMessagesReorderedAction,
+    StateAction,
+};
 use ahp_types::state::{PendingMessage, PendingMessageKind};
 
 use crate::host::agents::AgentRegistry;
@@ -181,29 +184,36 @@ pub(super) fn requeue_listed(
     }
 }
 
-/// Requeues messages that a run's agent was sent and has not accepted, for the next run. Only one
-/// message fits: a newer one replaces an older one, as in the pending state.
+/// Requeues messages that a run's agent was sent and has not accepted, oldest first. The slot takes
+/// a single one; others are put at the head of the queue, behind those that were requeued before.
 pub(super) fn requeue_steering(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,
-    mut sent_steering: Vec<PendingMessage>,
+    sent_steering: Vec<PendingMessage>,
 ) {
-    let Some(newest) = sent_steering.pop() else { return };
-    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-    let newer = chat.conversation.state().steering_message.is_some();
-    let lost = sent_steering.len() + usize::from(newer);
-    if lost > 0 {
-        tracing::warn!(chat = chat.channel.uri, lost, "steering messages were lost: no agent took them");
+    let Some(chat) = ledger.channels.chats.known(key).filter(|_| !sent_steering.is_empty()) else { return };
+    let state = chat.conversation.state();
+    let mut order: Vec<String> =
+        state.queued_messages.iter().flatten().map(|queued| queued.id.clone()).collect();
+    let requeued = order.iter().take_while(|id| chat.undelivered_steering.contains(*id)).count();
+    let fits = sent_steering.len() == 1 && requeued == 0 && state.steering_message.is_none();
+    let is_reordered = !fits && requeued < order.len();
+    let kind = if fits { PendingMessageKind::Steering } else { PendingMessageKind::Queued };
+    for (PendingMessage { id, message }, place) in sent_steering.into_iter().zip(requeued..) {
+        let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+        chat.consumed.remove(&id);
+        if !fits {
+            chat.undelivered_steering.insert(id.clone());
+            order.insert(place, id.clone());
+        }
+        let set = ChatPendingMessageSetAction { kind, id, message };
+        ledger.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
     }
-    if newer {
-        return;
+    if is_reordered {
+        let reordered = ChatQueuedMessagesReorderedAction { order };
+        ledger.sequence(step, key, StateAction::ChatQueuedMessagesReordered(reordered), None);
     }
-    chat.consumed.remove(&newest.id);
-    let PendingMessage { id, message } = newest;
-    let kind = PendingMessageKind::Steering;
-    let set = ChatPendingMessageSetAction { kind, id, message };
-    ledger.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
 }
 
 pub(crate) fn consume(
