@@ -218,6 +218,11 @@ pub(super) struct Chat {
     /// Steering messages that the agent has not accepted, pending or at the head of the queue; the
     /// next turns begin with them.
     pub(super) undelivered_steering: BTreeSet<String>,
+    /// Steering messages that the agent of the run was sent and has not accepted, newest last.
+    pub(super) sent_steering: Vec<PendingMessage>,
+    /// Listed steering messages that the agent of the run was sent and has not accepted, newest
+    /// last.
+    pub(super) sent_listed: Vec<PendingMessage>,
     /// Pending messages that use the model and agent selected when their turn begins.
     pub(super) following: BTreeSet<String>,
     /// Clients that have sent its pending messages, by message id; the turns are theirs.
@@ -269,6 +274,8 @@ impl Chat {
             pending_selections: Vec::new(),
             turns_queued: BTreeSet::new(),
             undelivered_steering: BTreeSet::new(),
+            sent_steering: Vec::new(),
+            sent_listed: Vec::new(),
             following: BTreeSet::new(),
             senders: BTreeMap::new(),
             attached: Attached::default(),
@@ -302,7 +309,7 @@ impl Chat {
     pub(super) fn unconsumed(&self) -> BTreeSet<String> {
         let state = self.conversation.state();
         let listed = self.conversation.steering_messages();
-        let sent = self.run.iter().flat_map(|run| run.sent_steering.iter().chain(&run.sent_listed));
+        let sent = self.sent_steering.iter().chain(&self.sent_listed);
         let pending = state.queued_messages.iter().flatten().chain(&state.steering_message).chain(listed);
         pending.chain(sent).map(|message| message.id.clone()).collect()
     }
@@ -384,10 +391,6 @@ pub(super) struct Run {
     pub(super) open_part: Option<OpenPart>,
     /// Options that the agent offered, by tool call that waits for a permission.
     pub(super) permissions: HashMap<String, Vec<PermissionOption>>,
-    /// Steering messages that the agent was sent and has not accepted, newest last.
-    pub(super) sent_steering: Vec<PendingMessage>,
-    /// Listed steering messages that the agent was sent and has not accepted, newest last.
-    pub(super) sent_listed: Vec<PendingMessage>,
     /// Agent's ids of questions that were asked again, by the new id of each repetition.
     pub(super) asked_again: BTreeMap<String, String>,
     /// Number of the checkpoint that the turn waits for.
@@ -428,8 +431,6 @@ impl Run {
             interrupted: false,
             open_part: None,
             permissions: HashMap::new(),
-            sent_steering: Vec::new(),
-            sent_listed: Vec::new(),
             asked_again: BTreeMap::new(),
             awaited_checkpoint: None,
         }

@@ -36,7 +36,10 @@ impl Chat {
     }
 
     fn with(core: Core) -> Self {
-        let mut world = World::new(core);
+        Self::of(World::new(core))
+    }
+
+    fn of(mut world: World) -> Self {
         world.arrive(CLIENT, "me");
         let key = world.open_session(CLIENT);
         Self { world, key }
@@ -426,6 +429,22 @@ fn turn_of_a_queued_message_does_not_end_with_the_client_of_the_turn_before() {
     });
     assert_eq!(left, Some((OTHER, false)));
     assert!(!chat.happened().1.contains(&"chat/turnCancelled".to_owned()));
+}
+
+#[test]
+fn unaccepted_steering_message_is_pending_again_after_a_crash() {
+    for is_accepted in [false, true] {
+        let mut chat = Chat::of(World::saving(Core::new()));
+        let first = chat.start("t1");
+        chat.steer("m");
+        if is_accepted {
+            chat.report(first, TurnEvent::Steered("m".to_owned()));
+        }
+        let mut chat = chat.after_restart(Script.describe());
+        chat.world.arrive(CLIENT, "me");
+        assert_eq!(chat.shown().as_deref(), (!is_accepted).then_some("m"));
+        assert_eq!(chat.steer("m").is_some(), is_accepted);
+    }
 }
 
 #[test]

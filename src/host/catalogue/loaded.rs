@@ -268,6 +268,10 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         rows::note_sender(&mut senders, &envelope);
     }
     drop(actions);
+    // A later action may have made them pending again.
+    let (mut sent_steering, mut sent_listed) = (body.sent_steering, body.sent_listed);
+    sent_steering.retain(|message| consumed.contains(&message.id));
+    sent_listed.retain(|message| consumed.contains(&message.id));
     let is_cut = conversation.cut_active_turn(turn_bytes_max) || sifted;
     let key = row.key;
     let has_ended = row.running && conversation.state().active_turn.is_none();
@@ -281,6 +285,8 @@ fn read_chat(saved: SavedChat, turn_bytes_max: usize) -> Result<LoadedChat, Stri
         pending_selections: pending_selections.collect(),
         turns_queued: body.turns_queued,
         undelivered_steering: body.undelivered_steering,
+        sent_steering,
+        sent_listed,
         following: body.following,
         senders,
         attached: body.attached.into_owned(),

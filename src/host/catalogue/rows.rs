@@ -87,6 +87,11 @@ pub struct ChatBody<'a> {
     /// Steering messages with which the next turn begins.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub(in crate::host) undelivered_steering: BTreeSet<String>,
+    /// Steering messages that the agent of the running turn was sent and has not accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::host) sent_steering: Vec<PendingMessage>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(in crate::host) sent_listed: Vec<PendingMessage>,
     /// List of steering messages, which only clients of 1.1.0 have.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) steering_messages: Vec<PendingMessage>,

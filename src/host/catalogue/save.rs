@@ -103,6 +103,8 @@ fn save_chat_row(
         senders: chat.senders.clone(),
         turns_queued: chat.turns_queued.clone(),
         undelivered_steering: chat.undelivered_steering.clone(),
+        sent_steering: chat.sent_steering.clone(),
+        sent_listed: chat.sent_listed.clone(),
         steering_messages: chat.conversation.steering_messages().to_vec(),
         progress: chat.progress.clone(),
         context_turns,

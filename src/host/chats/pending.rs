@@ -75,14 +75,15 @@ fn send_one(
         return;
     }
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-    let Some(run) = chat.run.as_mut().filter(|run| run.phase == RunPhase::Started) else { return };
-    let sent = if place == PendingPlace::List { &mut run.sent_listed } else { &mut run.sent_steering };
-    sent.push(pending.clone());
+    let Some(run) = chat.run.as_ref().filter(|run| run.phase == RunPhase::Started) else { return };
     let run = run.id;
+    let sent = if place == PendingPlace::List { &mut chat.sent_listed } else { &mut chat.sent_steering };
+    sent.push(pending.clone());
     let PendingMessage { id, message } = pending;
     let attached = chat.attached.pending.get(&id).cloned().unwrap_or_default();
     let message = message_for_agent(agents.agent_of(ledger, key).map(|agent| &agent.info), &message);
     consume(ledger, step, key, place, id.clone());
+    ledger.chat_row_due(key);
     step.send_to_agent(key, Command::Steer { run, id, message, attached });
 }
 
@@ -146,20 +147,20 @@ pub(crate) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &
 
 /// Records that the agent has accepted a steering message.
 pub(crate) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
-    if let Some(run) = ledger.channels.chats.known_mut(key).and_then(|chat| chat.run.as_mut()) {
-        run.sent_steering.retain(|pending| pending.id != id);
-        run.sent_listed.retain(|pending| pending.id != id);
+    if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        chat.sent_steering.retain(|pending| pending.id != id);
+        chat.sent_listed.retain(|pending| pending.id != id);
+        ledger.chat_row_due(key);
     }
 }
 
 /// Requeues a steering message that the agent has refused; the next turn starts with it.
 pub(crate) fn steering_was_refused(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, id: &str) {
     let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
-    let Some(run) = chat.run.as_mut() else { return };
     let take = |sent: &mut Vec<PendingMessage>| {
         sent.iter().position(|pending| pending.id == id).map(|at| sent.remove(at))
     };
-    let (slot, listed) = (take(&mut run.sent_steering), take(&mut run.sent_listed));
+    let (slot, listed) = (take(&mut chat.sent_steering), take(&mut chat.sent_listed));
     if slot.is_none() && listed.is_none() {
         return;
     }
@@ -169,13 +170,16 @@ pub(crate) fn steering_was_refused(ledger: &mut Ledger, step: &mut Step<'_>, key
     requeue_listed(ledger, step, key, listed.into_iter().collect());
 }
 
+/// Requeues all messages that the agent of a run that has ended has not accepted.
+pub(super) fn requeue_sent(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey) {
+    let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+    let (steering, listed) = (std::mem::take(&mut chat.sent_steering), std::mem::take(&mut chat.sent_listed));
+    requeue_steering(ledger, step, key, steering);
+    requeue_listed(ledger, step, key, listed);
+}
+
 /// Lists messages again that a run's agent was sent and has not accepted, for the next run.
-pub(super) fn requeue_listed(
-    ledger: &mut Ledger,
-    step: &mut Step<'_>,
-    key: ChatKey,
-    sent_listed: Vec<PendingMessage>,
-) {
+fn requeue_listed(ledger: &mut Ledger, step: &mut Step<'_>, key: ChatKey, sent_listed: Vec<PendingMessage>) {
     for message in sent_listed {
         let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
         chat.consumed.remove(&message.id);
@@ -186,7 +190,7 @@ pub(super) fn requeue_listed(
 
 /// Requeues messages that a run's agent was sent and has not accepted, oldest first. The slot takes
 /// a single one; others are put at the head of the queue, behind those that were requeued before.
-pub(super) fn requeue_steering(
+fn requeue_steering(
     ledger: &mut Ledger,
     step: &mut Step<'_>,
     key: ChatKey,

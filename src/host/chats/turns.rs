@@ -117,8 +117,7 @@ pub(crate) fn end_turn_without_advance(
     step.facts.push_back(Fact::TurnEnded(key));
     catalogue::mark_unread(ledger, step, key);
     catalogue::sync_chat(ledger, step, key);
-    pending::requeue_steering(ledger, step, key, run.sent_steering);
-    pending::requeue_listed(ledger, step, key, run.sent_listed);
+    pending::requeue_sent(ledger, step, key);
     selection::clear_followers(ledger, key);
     selection::apply_pending_selections(ledger, step, key);
     if let Some(chat) = ledger.channels.chats.known(key).filter(|_| !run.interrupted) {

@@ -124,9 +124,9 @@ impl Host {
     /// so the row is removed later.
     pub(super) fn end_chat(&mut self, step: &mut Step<'_>, chat: ChatKey) {
         // Steering messages that the agent has not accepted have no next turn.
-        if let Some(run) = self.ledger.channels.chats.known_mut(chat).and_then(|chat| chat.run.as_mut()) {
-            run.sent_steering.clear();
-            run.sent_listed.clear();
+        if let Some(chat) = self.ledger.channels.chats.known_mut(chat) {
+            chat.sent_steering.clear();
+            chat.sent_listed.clear();
         }
         self.cancel_turn(step, chat);
         progress::opening_finished(&mut self.ledger, step, chat);
