@@ -994,7 +994,7 @@ fn fetches_are_matched_to_connections_again_only_when_these_have_changed() {
         |world| answers(world, ME, false),
         |world| connect(&mut world.ledger, ConnectionId(7), "other"),
         |world| connect(&mut world.ledger, ConnectionId(7), MY_ID),
-        |world| drop(world.ledger.presence.leaving.insert(ME)),
+        |world| assert!(world.ledger.presence.leaving.insert(ME)),
     ];
     for change in changes {
         assert_eq!(is_changed(change), [true, false]);
