@@ -376,7 +376,8 @@ impl Manager {
     /// Returns the one that has installed a program, by the program's path; `None` if that does not
     /// tell, as with the scripts that npm writes on Windows.
     fn of(program: &Path) -> Option<&'static Self> {
-        let real = real_path(program)?;
+        // A Node that pnpm has installed has an npm of its own.
+        let real = real_path(program)?.replace("/pnpm/nodejs/", "/");
         MANAGERS.iter().rfind(|manager| manager.places.iter().any(|place| real.contains(place)))
     }
 

@@ -412,7 +412,7 @@ fn answer(id: RequestId, resource: Resource, writable: &WritableFolders) -> Fram
         }
         Resource::Watch(watched) => {
             let created = CreateResourceWatchResult { channel: watched.channel() };
-            let checked = engine::check(&watched, &writable.own());
+            let checked = engine::check(&watched, &writable.unwatched());
             (Method::CreateResourceWatch, checked.map(|()| to_json(&created)))
         }
         Resource::Files(meant) => (Method::Completions, Ok(to_json(&completions::find(&meant)))),

@@ -194,7 +194,7 @@ impl Sidecar {
             filters: options.git_filters.clone(),
         };
         let (git, git_events) = GitQueue::new(program);
-        let (watches, watched) = Watches::new(options.deterministic, writable.own());
+        let (watches, watched) = Watches::new(options.deterministic, writable.unwatched());
         let (resources, answered) = Resources::new(writable);
         let (ptys, pty_reports) =
             Ptys::new(options.guard.clone(), shell_scripts(&options), options.deterministic);

@@ -115,6 +115,8 @@ fn files_that_the_configuration_names_are_kept_from_clients() {
     let mut process = opened(Process::start_on(&top.join("state"), &arguments));
     let answer = ask(&mut process, WRITE, &text(&first, "x"));
     assert_eq!((code(&answer), &answer["error"]["data"]), (-32009, &json!({})), "{answer}");
+    let watch = ask(&mut process, "createResourceWatch", &json!({ "uri": uri(&first) }));
+    assert_eq!(code(&watch), 0, "{watch}");
     let mut may_change = |path: &Path| {
         code(&ask(&mut process, "resourceRequest", &json!({ "uri": uri(path), "write": true })))
     };

@@ -258,6 +258,9 @@ fn unconsumed_steering_messages_start_turns_in_order_before_the_queue() {
             chat.report(first, TurnEvent::NotSteered((*id).to_owned()));
         }
         chat.report(first, TurnEvent::Steered("d".to_owned()));
+        // It takes the place of a refused one.
+        chat.steer("e");
+        chat.report(first, TurnEvent::Steered("e".to_owned()));
         assert_eq!(chat.texts_of_turns_after(first), ["a", "b", "c", "q1", "q2"], "{refused:?}");
         assert_eq!(chat.shown(), None);
     }

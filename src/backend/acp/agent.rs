@@ -43,7 +43,10 @@ const RESTART_DELAYS: [Duration; 3] =
 const RESTART_REFUSED_FOR: Duration = Duration::from_secs(60);
 
 /// Parts of the names of variables whose values are secrets.
-const SECRET_NAMES: [&str; 4] = ["KEY", "TOKEN", "SECRET", "PASS"];
+const SECRET_NAMES: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL"];
+
+/// Ends of the names of variables that say where a secret is.
+const PLACE_NAMES: [&str; 6] = ["_FILE", "_PATH", "_DIR", "_VAR", "_SOURCE", "ASKPASS"];
 
 #[derive(Debug)]
 pub struct Agent {
@@ -464,7 +467,9 @@ impl Agent {
 /// Returns whether a variable of the operator has a value that must not appear in logs and errors.
 fn is_secret(name: &str, value: &str) -> bool {
     let name = name.to_uppercase();
-    value.len() >= HIDDEN_BYTES_MIN && SECRET_NAMES.iter().any(|part| name.contains(part))
+    value.len() >= HIDDEN_BYTES_MIN
+        && SECRET_NAMES.iter().any(|part| name.contains(part))
+        && !PLACE_NAMES.iter().any(|end| name.ends_with(end))
 }
 
 /// Returns the services to offer; the operator's settings take precedence over the quirks.

@@ -86,7 +86,9 @@ pub(crate) fn client_sets_pending(
     let attached = attached::resolve_attached(ledger, &mut action.message)?;
     attached::check_room(ledger, key, &id, &attached)?;
     speak_as(ledger, key, &origin.client_id);
+    let mut replaced = None;
     if kind == PendingMessageKind::Steering {
+        replaced = pending::undelivered_in_slot(ledger, key, &id);
         pending::note_undelivered_steering(ledger, key, &id);
     }
     let fixed = action.message != as_sent;
@@ -104,6 +106,7 @@ pub(crate) fn client_sets_pending(
     attached::attach_to_pending(ledger, key, &id, attached);
     pending::release_queue(ledger, key);
     if kind == PendingMessageKind::Steering {
+        pending::queue_steering(ledger, step, key, replaced.into_iter().collect(), 0);
         pending::send_steering(ledger, agents, step, key);
     }
     Ok(verdict)

@@ -175,11 +175,11 @@ impl CheckpointedFolder {
         self.turns.iter_mut().rev().find(|it| it.turn == turn && it.chat == chat)
     }
 
-    /// Dissociates the turns of a disposed chat from its URI; forks still find them. Returns
+    /// Gives the turns of a disposed chat another name than its URI; forks still find them. Returns
     /// whether there are any.
-    pub(super) fn release_chat(&mut self, uri: &str) -> bool {
+    pub(super) fn release_chat(&mut self, uri: &str, name: &str) -> bool {
         let of_chat = self.turns.iter_mut().filter(|turn| turn.chat == uri);
-        of_chat.map(|turn| turn.chat.clear()).count() > 0
+        of_chat.map(|turn| name.clone_into(&mut turn.chat)).count() > 0
     }
 
     /// Marks the session as imported: its checkpoints need refs under a new name.

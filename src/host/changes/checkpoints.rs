@@ -330,16 +330,18 @@ impl Checkpoints {
 
     /// Dissociates the checkpoints of a disposed chat from its URI, which another chat may get.
     pub(in crate::host) fn release_chat(&mut self, ledger: &mut Ledger, session: SessionKey, uri: &str) {
+        let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
+        // No URI begins so, and other disposed chats have turns with the same ids.
+        let name = format!("\0{}", of_session.checkpoints.next_ref().1);
         for asked in self.jobs.values_mut() {
             match asked {
                 JobPurpose::AfterTurn { session: of, chat, .. } if *of == session && chat == uri => {
-                    chat.clear();
+                    chat.clone_from(&name);
                 }
                 _ => {}
             }
         }
-        let of_session = ledger.channels.sessions.known_mut(session);
-        if of_session.is_some_and(|of_session| of_session.checkpoints.release_chat(uri)) {
+        if of_session.checkpoints.release_chat(uri, &name) {
             ledger.mark_dirty(session.into());
         }
     }

@@ -102,6 +102,14 @@ pub(crate) fn prune_senders(chat: &mut Chat) {
     }
 }
 
+/// Returns the message in the slot that the agent has not accepted, if one with the id `by` is about
+/// to replace it.
+pub(crate) fn undelivered_in_slot(ledger: &Ledger, key: ChatKey, by: &str) -> Option<PendingMessage> {
+    let chat = ledger.channels.chats.known(key)?;
+    let slot = chat.conversation.state().steering_message.as_ref()?;
+    (slot.id != by && chat.undelivered_steering.contains(&slot.id)).then(|| slot.clone())
+}
+
 /// Lets the queue continue after a stop, because a client has requested something on this chat.
 pub(crate) fn release_queue(ledger: &mut Ledger, key: ChatKey) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
@@ -148,9 +156,12 @@ pub(crate) fn note_undelivered_steering(ledger: &mut Ledger, key: ChatKey, id: &
 /// Records that the agent has accepted a steering message.
 pub(crate) fn steering_arrived(ledger: &mut Ledger, key: ChatKey, id: &str) {
     if let Some(chat) = ledger.channels.chats.known_mut(key) {
+        let before = chat.sent_steering.len() + chat.sent_listed.len();
         chat.sent_steering.retain(|pending| pending.id != id);
         chat.sent_listed.retain(|pending| pending.id != id);
-        ledger.chat_row_due(key);
+        if chat.sent_steering.len() + chat.sent_listed.len() < before {
+            ledger.chat_row_due(key);
+        }
     }
 }
 
@@ -198,20 +209,39 @@ fn requeue_steering(
 ) {
     let Some(chat) = ledger.channels.chats.known(key).filter(|_| !sent_steering.is_empty()) else { return };
     let state = chat.conversation.state();
-    let mut order: Vec<String> =
-        state.queued_messages.iter().flatten().map(|queued| queued.id.clone()).collect();
-    let requeued = order.iter().take_while(|id| chat.undelivered_steering.contains(*id)).count();
-    let fits = sent_steering.len() == 1 && requeued == 0 && state.steering_message.is_none();
-    let is_reordered = !fits && requeued < order.len();
-    let kind = if fits { PendingMessageKind::Steering } else { PendingMessageKind::Queued };
-    for (PendingMessage { id, message }, place) in sent_steering.into_iter().zip(requeued..) {
+    let mut queued = state.queued_messages.iter().flatten();
+    let requeued =
+        queued.by_ref().take_while(|queued| chat.undelivered_steering.contains(&queued.id)).count();
+    if sent_steering.len() > 1 || requeued > 0 || state.steering_message.is_some() {
+        return queue_steering(ledger, step, key, sent_steering, requeued);
+    }
+    for PendingMessage { id, message } in sent_steering {
         let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
         chat.consumed.remove(&id);
-        if !fits {
-            chat.undelivered_steering.insert(id.clone());
-            order.insert(place, id.clone());
-        }
-        let set = ChatPendingMessageSetAction { kind, id, message };
+        let set = ChatPendingMessageSetAction { kind: PendingMessageKind::Steering, id, message };
+        ledger.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
+    }
+}
+
+/// Puts messages that the agent has not accepted into the queue, from this place on.
+pub(crate) fn queue_steering(
+    ledger: &mut Ledger,
+    step: &mut Step<'_>,
+    key: ChatKey,
+    undelivered: Vec<PendingMessage>,
+    place: usize,
+) {
+    let Some(chat) = ledger.channels.chats.known(key) else { return };
+    let state = chat.conversation.state();
+    let mut order: Vec<String> =
+        state.queued_messages.iter().flatten().map(|queued| queued.id.clone()).collect();
+    let is_reordered = !undelivered.is_empty() && place < order.len();
+    for (PendingMessage { id, message }, place) in undelivered.into_iter().zip(place..) {
+        let Some(chat) = ledger.channels.chats.known_mut(key) else { return };
+        chat.consumed.remove(&id);
+        chat.undelivered_steering.insert(id.clone());
+        order.insert(place, id.clone());
+        let set = ChatPendingMessageSetAction { kind: PendingMessageKind::Queued, id, message };
         ledger.sequence(step, key, StateAction::ChatPendingMessageSet(set), None);
     }
     if is_reordered {

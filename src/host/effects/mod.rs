@@ -180,6 +180,9 @@ impl Input {
     }
 }
 
+/// Reason why a session or chat cannot be read until commits succeed again.
+pub const NOT_STORED_YET: &str = "its newest state is not stored yet";
+
 /// Results of the lookups that a message required, made before it is handled. Sessions that were
 /// restored to memory since then take precedence.
 #[derive(Debug, Default)]

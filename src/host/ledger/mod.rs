@@ -30,7 +30,7 @@ use log::ReplayLog;
 use subscriptions::Subscriptions;
 
 use crate::host::channels::Channels;
-use crate::host::effects::{ChannelId, ChatKey, Failing, RunId, SessionKey};
+use crate::host::effects::{ChannelId, ChatKey, Failing, RunId, SessionKey, NOT_STORED_YET};
 use crate::host::limits::Limits;
 use crate::host::{Config, NextRelease};
 use crate::wire::annotations::session_of_subchannel;
@@ -180,6 +180,9 @@ impl Ledger {
     }
 
     pub(super) fn set_failing(&mut self, failing: Option<Failing>) {
+        if failing.is_none() {
+            self.unreadable.retain(|_, why| why != NOT_STORED_YET);
+        }
         self.failing = failing;
     }
 

@@ -292,6 +292,10 @@ impl Plugins {
         }
         let of_client = self.fetches.values().filter(|fetch| fetch.key.client_id == key.client_id);
         if of_client.count() >= FETCHES_OF_CLIENT_MAX {
+            if let Ok(asked) = connection_to_ask(ledger, &key.client_id) {
+                // On its next connection it is asked again.
+                self.awaited.insert((session, key.client_id.clone()), Ok(asked));
+            }
             return PluginLoad::Failed(
                 "too many plugins of its client are being fetched: publish it again later".to_owned(),
             );
@@ -313,10 +317,16 @@ impl Plugins {
         if self.fetches.is_empty() {
             return;
         }
-        let plugins = ledger.channels.sessions.values().flat_map(|session| session.plugins.0.values());
-        let wanted: BTreeSet<&PluginKey> = plugins.map(|plugin| &plugin.key).collect();
+        let mut unwanted: BTreeSet<PluginKey> =
+            self.fetches.values().map(|fetch| fetch.key.clone()).collect();
+        for plugin in ledger.channels.sessions.values().flat_map(|session| session.plugins.0.values()) {
+            unwanted.remove(&plugin.key);
+            if unwanted.is_empty() {
+                return;
+            }
+        }
         self.fetches.retain(|number, fetch| {
-            let is_wanted = wanted.contains(&fetch.key);
+            let is_wanted = !unwanted.contains(&fetch.key);
             if !is_wanted {
                 relays.drop_fetch(*number);
             }

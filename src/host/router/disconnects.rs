@@ -88,6 +88,7 @@ impl Host {
             Shutdown::Drain(limit)
                 if !self.clients.chats_of_disconnected(&self.ledger, connection).is_empty()
                     || self.relays.has_pending_of(connection)
+                    || self.changes.has_operations_for(Some(connection))
                     || ptys::are_starting(&self.ledger, Some(connection)) =>
             {
                 step.emit(Output::Timer(Timer::Disconnect(connection), limit));

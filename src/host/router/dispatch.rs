@@ -45,11 +45,13 @@ impl Host {
         session: Option<&str>,
     ) -> Result<(), RpcError> {
         let target = self.ledger.find(&params.channel);
-        let unreadable = self.ledger.why_unreadable(&params.channel);
+        let is_absent = target.is_none();
+        let unreadable = if is_absent { self.ledger.why_unreadable(&params.channel) } else { None };
         // The channel that the client has named is the session, which exists.
-        let lacks_chat = session.is_some_and(|session| self.ledger.find_session(session).is_some());
+        let lacks_chat =
+            is_absent && session.is_some_and(|session| self.ledger.find_session(session).is_some());
         // "Server MUST silently ignore the action (no echo)": chat and session channel pages.
-        if target.is_none() && unreadable.is_none() && !lacks_chat {
+        if is_absent && unreadable.is_none() && !lacks_chat {
             tracing::debug!(channel = params.channel, "an action on an unknown channel was ignored");
             return Ok(());
         }

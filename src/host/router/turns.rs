@@ -80,7 +80,11 @@ impl Host {
         let sender = action.queued_message_id.as_ref().and_then(|id| chat.senders.remove(id));
         run.by = origin.as_ref().map(|origin| origin.client_id.clone()).or(sender);
         run.is_own = is_own;
-        chat.requesting_client = run.by.clone().or(chat.requesting_client.take());
+        // A client that is gone has no tokens: the agent keeps those of the client before.
+        let presence = &self.ledger.presence;
+        let is_there = |client: &String| presence.connections_of(client).next().is_some();
+        chat.requesting_client =
+            run.by.clone().filter(is_there).or(chat.requesting_client.take()).or(run.by.clone());
         chat.run = Some(run);
         let title = catalogue::title_from(&action.message.text);
         let (session, unnamed) = (chat.session, chat.title_by == TitleBy::Nobody);

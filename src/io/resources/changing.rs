@@ -32,6 +32,8 @@ pub struct WritableFolders {
     granted: Vec<Arc<WorkFolder>>,
     /// Files of the host, which clients may never change.
     own: Mutex<HostFiles>,
+    /// Files among them that clients may not watch either: those from the start.
+    unwatched: Arc<[HostFile]>,
     /// Folders of sessions, as found at the first change in each: later replacements are ignored.
     known: Mutex<HashMap<String, Arc<WorkFolder>>>,
     /// Record of files under temporary names; `None` if no record is written.
@@ -61,8 +63,9 @@ impl WritableFolders {
                 None
             }
         });
-        let own = Mutex::new(HostFiles::find(own.to_vec()));
-        Self { granted: granted.collect(), own, ..Self::default() }
+        let own = HostFiles::find(own.to_vec());
+        let unwatched = Arc::clone(&own.found);
+        Self { granted: granted.collect(), own: Mutex::new(own), unwatched, ..Self::default() }
     }
 
     /// Records files under temporary names in this folder, for the case that the host ends before a
@@ -90,7 +93,12 @@ impl WritableFolders {
         Arc::clone(&lock(&self.own).found)
     }
 
-    /// Adds files of the host that clients may not change.
+    /// Returns the files that clients may not watch.
+    pub fn unwatched(&self) -> Arc<[HostFile]> {
+        Arc::clone(&self.unwatched)
+    }
+
+    /// Adds files of the host that clients may not change, but may watch.
     pub fn keep_from_clients(&self, files: Vec<PathBuf>) {
         let mut own = lock(&self.own);
         let new: Vec<PathBuf> = files.into_iter().filter(|file| !own.named.contains(file)).collect();

@@ -7,7 +7,9 @@
 use tokio::time::Instant;
 
 use super::{Events, Sidecar};
-use crate::host::effects::{ConnectionId, Failing, Input, Output, Prefetched, Record, SessionKey, Timer};
+use crate::host::effects::{
+    ConnectionId, Failing, Input, Output, Prefetched, Record, SessionKey, Timer, NOT_STORED_YET,
+};
 use crate::host::limits::ReplayFilter;
 use crate::host::{Findings, LoadedSession, StoredSummary};
 use crate::io::directories::CheckFor;
@@ -131,7 +133,7 @@ impl Sidecar {
         wanted.uris.retain(|uri| {
             let is_held = self.persistence.holds(uri);
             if is_held {
-                held.cannot_read(uri.clone(), "its newest state is not stored yet".to_owned(), &self.changes);
+                held.cannot_read(uri.clone(), NOT_STORED_YET.to_owned(), &self.changes);
             }
             !is_held
         });

@@ -95,7 +95,6 @@ pub fn serve(
 ) -> anyhow::Result<Exit> {
     let parent = options.watch_parent.then(hangup::parent).flatten();
     options.own_files.extend(place.as_ref().map(|place| place.path.clone()));
-    options.own_files.extend(configuration.files().cloned());
     let opened = match open_persistence(&mut options, held) {
         Ok(opened) => opened,
         Err(error) => {
@@ -136,6 +135,8 @@ pub fn serve(
         };
         let (mut sidecar, mut events) = Sidecar::new(options, offered, opened, leave_reasons, join_requests);
         sidecar.fronts = fronts;
+        // Clients may watch these.
+        sidecar.resources.keep_from_clients(configuration.files().cloned().collect());
         let left = tokio::select! {
             listens = sidecar.listen_to_others(&terms) => listens.map(|()| None),
             // Binding may include a name lookup, which may take long.

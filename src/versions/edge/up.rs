@@ -141,8 +141,13 @@ impl Edges {
     ) -> bool {
         let peer = self.peers.entry(connection).or_default();
         let Some(named) = node::text(&call.params, "channel") else { return false };
+        // Versions that do not name channels have one name for each, which is translated already. A
+        // name that a request in flight has is no other name.
+        let is_exact = !peer.dialect.names_channels()
+            || peer.subscribed.contains_key(named)
+            || peer.batches.values().any(|batch| batch.requested.iter().any(|uri| uri == named));
         let plain = || uris::plain_form(named).filter(|plain| peer.subscribed.contains_key(plain));
-        let other = if peer.subscribed.contains_key(named) { None } else { plain() };
+        let other = if is_exact { None } else { plain() };
         let channel = peer.aliases.remove(named).or(other).unwrap_or_else(|| named.to_owned());
         peer.subscribed.remove(&channel);
         let chat = uris::default_chat_of(&channel);

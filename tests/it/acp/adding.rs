@@ -211,7 +211,7 @@ fn package_of_a_shared_command_is_the_one_that_is_installed_or_configured() {
     {
         let place = format!("lib/node_modules/{package}/bin");
         fs::create_dir_all(adding.path(&place)).unwrap();
-        fs::copy(adding.path("bin/agent"), adding.path(&format!("{place}/main"))).unwrap();
+        write_program(Path::new(&adding.path(&format!("{place}/main"))), &adding.read("bin/agent"));
         let link = adding.path("bin/codex-acp");
         fs::remove_file(&link).unwrap_or_default();
         std::os::unix::fs::symlink(format!("../{place}/main"), link).unwrap();
@@ -230,7 +230,7 @@ fn agent_is_updated_by_the_package_manager_that_has_installed_it() {
     let install = |folder: &str| {
         let place = format!("{folder}/node_modules/opencode-ai/bin");
         fs::create_dir_all(adding.path(&place)).unwrap();
-        fs::copy(adding.path("bin/agent"), adding.path(&format!("{place}/main"))).unwrap();
+        write_program(Path::new(&adding.path(&format!("{place}/main"))), &adding.read("bin/agent"));
         let link = adding.path("bin/opencode");
         fs::remove_file(&link).unwrap_or_default();
         std::os::unix::fs::symlink(format!("../{place}/main"), link).unwrap();
@@ -253,6 +253,7 @@ fn agent_is_updated_by_the_package_manager_that_has_installed_it() {
     let renewed = "rm REAL; cp AGENT REAL.new; mv REAL.new REAL; echo '#' >> REAL";
     for (manager, folder, words) in [
         ("npm", "lib", "npm install --global"),
+        ("npm", "pnpm/nodejs/20/lib", "npm install --global"),
         ("bun", ".bun/install/global", "bun add --global"),
         ("pnpm", "pnpm/global/5/.pnpm/opencode-ai@1", "pnpm add --global"),
     ] {

@@ -18,6 +18,9 @@ const RECOVERY: &[&str] = &[
     "chat/error",
     "chat/inputCompleted",
     "chat/isReadChanged",
+    // A steering message that the agent had not accepted.
+    "chat/pendingMessageSet",
+    "chat/queuedMessagesReordered",
     "chat/toolCallComplete",
     "chat/toolCallConfirmed",
     "chat/toolCallReady",
