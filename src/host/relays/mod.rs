@@ -38,8 +38,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of requests in flight to one client, without those for access.
 const PENDING_PER_CLIENT_MAX: usize = 16;
 
-/// Maximum number of requests for access in flight to one client. Those for plugins may take its user
-/// any time.
+/// Maximum number of requests for access in flight to one client. Those for plugins wait for its
+/// user without limit.
 const ACCESS_PER_CLIENT_MAX: usize = 256;
 
 /// Maximum length of a URI that is passed on, in bytes; it is kept until the answer.
