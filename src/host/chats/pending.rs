@@ -102,8 +102,8 @@ pub(crate) fn prune_senders(chat: &mut Chat) {
     }
 }
 
-/// Returns the message in the slot that the agent has not accepted, if one with the id `by` is about
-/// to replace it.
+/// Returns the message in the slot that the agent has not accepted, if one with the id `by` is
+/// about to replace it.
 pub(crate) fn undelivered_in_slot(ledger: &Ledger, key: ChatKey, by: &str) -> Option<PendingMessage> {
     let chat = ledger.channels.chats.known(key)?;
     let slot = chat.conversation.state().steering_message.as_ref()?;
