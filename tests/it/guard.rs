@@ -193,21 +193,25 @@ fn daemonized_descendants_are_killed() {
     let names = ["session", "daemon", "background", "grandchild"];
     // The agent ends by itself, it ends with its input, and it does not want to.
     for (rest, status) in [("read line; exit 3", 3), ("cat; exit 4", 4), (STUBBORN, 128 + 9)] {
-        let mut guarded = Guarded::start(&format!("{away}\necho ready; {}", rest.replace("echo ready;", "")));
-        let start = Instant::now();
-        while !names.iter().all(|name| guarded.alive().iter().any(|it| it.contains(name))) {
-            assert!(start.elapsed() < HUNG, "there are only {:?}", guarded.alive());
-            thread::sleep(Duration::from_millis(5));
-        }
-        if status == 3 {
-            guarded.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
-            assert_eq!(guarded.wait(), 3);
-        } else {
-            // On a busy machine it may be killed before it has read the end of its input.
-            let ended = guarded.end();
-            assert!(ended == status || ended >= 128, "{ended}");
-        }
-        assert!(guarded.alive().is_empty(), "after {rest}: {:?}", guarded.alive());
+        let end = || {
+            let mut guarded =
+                Guarded::start(&format!("{away}\necho ready; {}", rest.replace("echo ready;", "")));
+            let start = Instant::now();
+            while !names.iter().all(|name| guarded.alive().iter().any(|it| it.contains(name))) {
+                assert!(start.elapsed() < HUNG, "there are only {:?}", guarded.alive());
+                thread::sleep(Duration::from_millis(5));
+            }
+            let ended = if status == 3 {
+                guarded.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+                guarded.wait()
+            } else {
+                guarded.end()
+            };
+            assert!(guarded.alive().is_empty(), "after {rest}: {:?}", guarded.alive());
+            ended
+        };
+        // On a busy machine it may be killed before it has read the end of its input.
+        assert!((0..10).any(|_| end() == status), "{rest}");
     }
 }
 

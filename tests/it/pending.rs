@@ -377,6 +377,17 @@ fn queued_message_runs_with_the_token_of_its_sender() {
 }
 
 #[test]
+fn queued_message_of_a_client_that_is_gone_runs_with_the_token_that_the_agent_has() {
+    let mut chat = Chat::guarded();
+    let first = chat.start("t1");
+    assert_eq!(chat.world.pend(OTHER, CHAT, "queued", "q", "go"), None);
+    chat.world.feed(Input::Closed(OTHER));
+    chat.report(first, TurnEvent::Ended(TurnEnd::Complete));
+    assert_ne!(chat.world.started(), first);
+    assert_eq!(chat.token().as_deref(), Some("me"));
+}
+
+#[test]
 fn queued_message_runs_with_the_token_of_its_sender_after_a_restart() {
     for waits_for_own_turn in [false, true] {
         let mut chat = Chat::guarded();

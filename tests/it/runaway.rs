@@ -64,21 +64,24 @@ fn endings(replay: &Value) -> Vec<Value> {
 
 #[test]
 fn turn_over_its_byte_limit_ends_without_affecting_other_sessions() {
-    let folder = TempDir::new().unwrap();
     let limited = ["--max-turn-bytes", "2000000"];
-    let mut client = started(folder.path(), &limited);
-    create(&mut client, &[BUSY, QUIET]);
-    client.start_turn(&chat_of(BUSY), "t1", "/stream 1000000 1000");
-    client.start_turn(&chat_of(QUIET), "t1", "/say fine");
-    let ended = client.until("chat/error");
+    let both = || {
+        let folder = TempDir::new().unwrap();
+        let mut client = started(folder.path(), &limited);
+        create(&mut client, &[BUSY, QUIET]);
+        client.start_turn(&chat_of(BUSY), "t1", "/stream 1000000 1000");
+        client.start_turn(&chat_of(QUIET), "t1", "/say fine");
+        let ended = client.until("chat/error");
+        let is_complete = |it: &Value| it["params"]["action"]["type"] == "chat/turnComplete";
+        client.heard.iter().any(is_complete).then_some((folder, client, ended))
+    };
+    // The second message may be sent late on a busy machine.
+    let (folder, mut client, ended) = (0..10).find_map(|_| both()).expect("the quiet turn goes on");
     assert_eq!((&ended["channel"], &ended["action"]["turnId"]), (&chat_of(BUSY).into(), &"t1".into()));
     let why = ended["action"]["part"]["error"]["message"].as_str().unwrap();
     assert!(why.contains("2000000 bytes"), "{why}");
     let told = client.text();
     assert!((1_990_000..2_002_000).contains(&told.len()), "{} bytes were told", told.len());
-    if !client.heard.iter().any(|it| it["params"]["action"]["type"] == "chat/turnComplete") {
-        client.until("chat/turnComplete");
-    }
     client.turn(&chat_of(BUSY), "t2", "/say again");
     client.turn(&chat_of(QUIET), "t2", "/say again");
     let shown = client.state(&chat_of(BUSY));

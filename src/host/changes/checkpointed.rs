@@ -60,7 +60,7 @@ pub struct CheckpointedFolder {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct CheckpointedTurn {
-    /// URI of the chat; empty if that was disposed of, since another chat may get the URI.
+    /// URI of the chat, or the name of one that was disposed of: another chat may get its URI.
     pub(super) chat: String,
     pub(super) turn: String,
     pub(super) before: Checkpoint,
@@ -175,11 +175,16 @@ impl CheckpointedFolder {
         self.turns.iter_mut().rev().find(|it| it.turn == turn && it.chat == chat)
     }
 
-    /// Gives the turns of a disposed chat another name than its URI; forks still find them. Returns
-    /// whether there are any.
-    pub(super) fn release_chat(&mut self, uri: &str, name: &str) -> bool {
-        let of_chat = self.turns.iter_mut().filter(|turn| turn.chat == uri);
-        of_chat.map(|turn| name.clone_into(&mut turn.chat)).count() > 0
+    /// Gives the turns of a disposed chat a name that no other chat has; forks still find them.
+    /// Returns the name; `None` if there are no such turns.
+    pub(super) fn release_chat(&mut self, uri: &str) -> Option<String> {
+        let mut of_chat = self.turns.iter_mut().filter(|turn| turn.chat == uri).peekable();
+        of_chat.peek()?;
+        self.count += 1;
+        // No URI begins so.
+        let name = format!("\0{}", self.count);
+        of_chat.for_each(|turn| turn.chat.clone_from(&name));
+        Some(name)
     }
 
     /// Marks the session as imported: its checkpoints need refs under a new name.

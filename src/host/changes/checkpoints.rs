@@ -330,9 +330,11 @@ impl Checkpoints {
 
     /// Dissociates the checkpoints of a disposed chat from its URI, which another chat may get.
     pub(in crate::host) fn release_chat(&mut self, ledger: &mut Ledger, session: SessionKey, uri: &str) {
-        let Some(of_session) = ledger.channels.sessions.known_mut(session) else { return };
-        // No URI begins so, and other disposed chats have turns with the same ids.
-        let name = format!("\0{}", of_session.checkpoints.next_ref().1);
+        let of_session = ledger.channels.sessions.known_mut(session);
+        let Some(name) = of_session.and_then(|of_session| of_session.checkpoints.release_chat(uri)) else {
+            return;
+        };
+        ledger.mark_dirty(session.into());
         for asked in self.jobs.values_mut() {
             match asked {
                 JobPurpose::AfterTurn { session: of, chat, .. } if *of == session && chat == uri => {
@@ -340,9 +342,6 @@ impl Checkpoints {
                 }
                 _ => {}
             }
-        }
-        if of_session.checkpoints.release_chat(uri, &name) {
-            ledger.mark_dirty(session.into());
         }
     }
 

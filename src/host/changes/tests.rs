@@ -336,21 +336,26 @@ fn checkpoints_of_a_disposed_chat_are_not_those_of_a_later_one_with_its_uri() {
         let checkpoints = &mut ledger.channels.sessions.known_mut(SESSION).unwrap().checkpoints;
         checkpoints.begin_turn("file:///r".to_owned(), true, turn);
     };
-    begin(&mut ledger, "1");
-    let purpose = JobPurpose::AfterTurn {
-        session: SESSION,
-        chat: "c".to_owned(),
-        turn: "t".to_owned(),
-        since: vec![checkpoint("1")],
-    };
-    changes.checkpoints.jobs.insert(9, purpose);
-    changes.checkpoints.release_chat(&mut ledger, SESSION, "c");
-    begin(&mut ledger, "3");
-    report(&mut changes, &mut ledger, 9, checkpointed("2"));
+    // Two chats in turn are disposed of while the checkpoint after their turn is in flight.
+    for (job, before) in [(8, "1"), (9, "3")] {
+        begin(&mut ledger, before);
+        let purpose = JobPurpose::AfterTurn {
+            session: SESSION,
+            chat: "c".to_owned(),
+            turn: "t".to_owned(),
+            since: vec![checkpoint(before)],
+        };
+        changes.checkpoints.jobs.insert(job, purpose);
+        changes.checkpoints.release_chat(&mut ledger, SESSION, "c");
+    }
+    begin(&mut ledger, "5");
+    report(&mut changes, &mut ledger, 8, checkpointed("2"));
+    report(&mut changes, &mut ledger, 9, checkpointed("4"));
     let checkpoints = &ledger.channels.sessions.known(SESSION).unwrap().checkpoints;
     let later = checkpoints.of_turn("c", "t", false).unwrap();
-    assert_eq!((later.before.commit.as_str(), &later.after), ("3", &None));
-    assert_eq!(checkpoints.commit_ids(), ["1", "2", "3"], "forks and the session still need the former ones");
+    assert_eq!((later.before.commit.as_str(), &later.after), ("5", &None));
+    let former = ["1", "2", "3", "4", "5"];
+    assert_eq!(checkpoints.commit_ids(), former, "forks and the session still need the former ones");
 }
 
 #[test]

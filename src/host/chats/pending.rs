@@ -209,9 +209,8 @@ fn requeue_steering(
 ) {
     let Some(chat) = ledger.channels.chats.known(key).filter(|_| !sent_steering.is_empty()) else { return };
     let state = chat.conversation.state();
-    let mut queued = state.queued_messages.iter().flatten();
-    let requeued =
-        queued.by_ref().take_while(|queued| chat.undelivered_steering.contains(&queued.id)).count();
+    let queued = state.queued_messages.iter().flatten();
+    let requeued = queued.take_while(|queued| chat.undelivered_steering.contains(&queued.id)).count();
     if sent_steering.len() > 1 || requeued > 0 || state.steering_message.is_some() {
         return queue_steering(ledger, step, key, sent_steering, requeued);
     }

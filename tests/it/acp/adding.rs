@@ -35,6 +35,19 @@ impl Adding {
         write_program(Path::new(&self.path(&format!("bin/{name}"))), text);
     }
 
+    /// Installs a package in the way of npm: the program is a link into the folder of the package.
+    /// Returns the path of the program itself.
+    fn install(&self, folder: &str, package: &str, program: &str) -> String {
+        let place = format!("{folder}/node_modules/{package}/bin");
+        fs::create_dir_all(self.path(&place)).unwrap();
+        let main = format!("{place}/main");
+        write_program(Path::new(&self.path(&main)), &self.read("bin/agent"));
+        let link = self.path(&format!("bin/{program}"));
+        fs::remove_file(&link).unwrap_or_default();
+        std::os::unix::fs::symlink(format!("../{main}"), link).unwrap();
+        self.path(&main)
+    }
+
     fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -209,12 +222,7 @@ fn package_of_a_shared_command_is_the_one_that_is_installed_or_configured() {
     assert_eq!((installed("one").as_str(), installed("two").as_str()), (other, of_zed));
     for (package, line) in [("@zed-industries/codex-acp", of_zed), ("@agentclientprotocol/codex-acp", other)]
     {
-        let place = format!("lib/node_modules/{package}/bin");
-        fs::create_dir_all(adding.path(&place)).unwrap();
-        write_program(Path::new(&adding.path(&format!("{place}/main"))), &adding.read("bin/agent"));
-        let link = adding.path("bin/codex-acp");
-        fs::remove_file(&link).unwrap_or_default();
-        std::os::unix::fs::symlink(format!("../{place}/main"), link).unwrap();
+        adding.install("lib", package, "codex-acp");
         assert_eq!((installed("one").as_str(), installed("two").as_str()), (line, line));
     }
     // The program of the other package does not count as installed.
@@ -227,17 +235,8 @@ fn package_of_a_shared_command_is_the_one_that_is_installed_or_configured() {
 #[test]
 fn agent_is_updated_by_the_package_manager_that_has_installed_it() {
     let adding = Adding::new(Some("[agents.opencode]\ncommand = 'opencode'\nargs = ['acp']\n"));
-    let install = |folder: &str| {
-        let place = format!("{folder}/node_modules/opencode-ai/bin");
-        fs::create_dir_all(adding.path(&place)).unwrap();
-        write_program(Path::new(&adding.path(&format!("{place}/main"))), &adding.read("bin/agent"));
-        let link = adding.path("bin/opencode");
-        fs::remove_file(&link).unwrap_or_default();
-        std::os::unix::fs::symlink(format!("../{place}/main"), link).unwrap();
-        adding.path(&format!("{place}/main"))
-    };
     let update = |manager: &str, folder: &str, installs: &str| {
-        let real = install(folder);
+        let real = adding.install(folder, "opencode-ai", "opencode");
         for other in ["npm", "pnpm", "bun"] {
             adding.write_program(other, "#!/bin/sh\necho wrong >> \"$0\"\n");
         }
